@@ -1,0 +1,77 @@
+// Derivatives: every forward operator records one node, whose backward is the matching backward operator.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "call.h"
+
+namespace dfgnn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+at::Tensor defined_or_empty(const OptTensor& t) { return t.value_or(at::Tensor()); }
+
+OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; }
+
+// The differentiable tensors of the call are a, b, c, a_edge and bias; they are separate arguments so that autograd
+// sees them.
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  static variable_list forward(AutogradContext* ctx, const Variable& a, const Variable& b, const Variable& c,
+                               const Variable& a_edge, const Variable& bias, const Call& call) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    auto [out, lse] = dispatch_forward(call);
+    ctx->save_for_backward({a, b, c, a_edge, bias, call.rowptr, call.col, defined_or_empty(call.colptr),
+                            defined_or_empty(call.row), defined_or_empty(call.perm), defined_or_empty(call.seed), out,
+                            lse});
+    auto& data = ctx->saved_data;
+    data["op"] = static_cast<int64_t>(call.op);
+    data["score"] = static_cast<int64_t>(call.score);
+    data["scale"] = call.scale;
+    data["negative_slope"] = call.negative_slope;
+    data["dropout_p"] = call.dropout_p;
+    data["method"] = call.method;
+    data["max_degree"] = call.max_degree;
+    ctx->set_materialize_grads(false);
+    return {out, lse};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    auto& data = ctx->saved_data;
+    Call call =
+        make_call(static_cast<Op>(data["op"].toInt()), static_cast<Score>(data["score"].toInt()), saved[5], saved[6],
+                  as_optional(saved[7]), as_optional(saved[8]), as_optional(saved[9]), saved[0], saved[1], saved[2],
+                  as_optional(saved[3]), as_optional(saved[4]), data["scale"].toOptional<double>(),
+                  data["negative_slope"].toDouble(), data["dropout_p"].toDouble(), as_optional(saved[10]),
+                  data["method"].toStringView(), data["max_degree"].toSymInt());
+    if (!call.colptr.has_value()) {
+      std::tie(call.colptr, call.row, call.perm) = dispatch_csr_to_csc(call.rowptr, call.col, call.value().sym_size(0));
+    }
+    const at::Tensor& out = saved[11];
+    const auto grad_out = grads[0].defined() ? grads[0] : at::zeros_like(out);
+    auto result = dispatch_backward(call, {grad_out, as_optional(grads[1]), out, saved[12]});
+    if (!call.a_edge.has_value()) result[3] = at::Tensor();
+    if (!call.bias.has_value()) result[4] = at::Tensor();
+    return {result[0], result[1], result[2], result[3], result[4], at::Tensor()};
+  }
+};
+
+struct Autograd {
+  static ForwardResult forward(Call call) {
+    const bool has_csc = call.colptr.has_value() && call.row.has_value() && call.perm.has_value();
+    TORCH_CHECK(has_csc || !(call.colptr.has_value() || call.row.has_value() || call.perm.has_value()),
+                "colptr, row, perm: expected all three of the CSC's tensors or none of them");
+    call = with_seed(std::move(call));
+    const auto result = AttentionFunction::apply(call.a, call.b, call.c, defined_or_empty(call.a_edge),
+                                                 defined_or_empty(call.bias), call);
+    return {result[0], result[1]};
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) { register_forward<Autograd>(m); }
+
+}  // namespace dfgnn

@@ -1,0 +1,64 @@
+// The operators on CPU and CUDA tensors.
+#include <torch/library.h>
+
+#include "method.h"
+#include "operands.h"
+
+namespace dfgnn {
+namespace {
+
+struct Cpu {
+  static ForwardResult forward(Call call) {
+    const auto attention = make_attention(call);
+    choose_method(call, attention);
+    return forward_cpu(attention);
+  }
+
+  static CallGradients backward(Call call, BackwardInputs inputs) {
+    const auto attention = with_csc(make_attention(call), call);
+    choose_method(call, attention);
+    auto saved = make_saved(call, inputs, attention);
+    const auto type = saved.lse.scalar_type();
+    saved.delta = (saved.grad_out.to(type) * saved.out.to(type)).sum(-1);
+    if (saved.grad_lse.defined()) saved.delta = saved.delta - saved.grad_lse;
+    return finish_gradients(call, attention, backward_cpu(attention, saved));
+  }
+
+  static Attention with_csc(Attention attention, const Call& call) {
+    attention.colptr = call.colptr->contiguous();
+    attention.row = call.row->contiguous();
+    attention.perm = call.perm->contiguous();
+    return attention;
+  }
+};
+
+#ifdef DFGNN_WITH_CUDA
+struct Cuda {
+  static ForwardResult forward(Call call) {
+    const auto attention = make_attention(call);
+    return forward_cuda(attention, choose_method(call, attention));
+  }
+
+  static CallGradients backward(Call call, BackwardInputs inputs) {
+    const auto attention = Cpu::with_csc(make_attention(call), call);
+    const auto saved = make_saved(call, inputs, attention);
+    return finish_gradients(call, attention, backward_cuda(attention, saved, choose_method(call, attention)));
+  }
+};
+#endif
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
+  register_forward<Cpu>(m);
+  register_backward<Cpu>(m);
+}
+
+#ifdef DFGNN_WITH_CUDA
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
+  register_forward<Cuda>(m);
+  register_backward<Cuda>(m);
+}
+#endif
+
+}  // namespace dfgnn

@@ -1,0 +1,67 @@
+// coo_to_csr and csr_to_csc: the compressed forms of a graph, as operators, so that scripted and compiled models build
+// them too. Sizes of the results follow from sizes of the arguments alone (self-loops that are dropped leave unused
+// entries behind rowptr[-1]): nothing waits for the device.
+#include "graph.h"
+
+#include <torch/library.h>
+
+#include <limits>
+
+namespace dfgnn {
+namespace {
+
+void check_index(const at::Tensor& t, const char* name) {
+  TORCH_CHECK(t.dim() == 1, name, ": expected a 1-dimensional tensor, got shape ", t.sizes());
+  TORCH_CHECK(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, name,
+              ": expected an int32 or int64 tensor, got ", t.scalar_type());
+}
+
+void check_size(int64_t size, const char* name) {
+  TORCH_CHECK(size >= 0, name, ": expected a number of nodes >= 0, got ", size);
+}
+
+template <auto kernel>
+Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops) {
+  check_index(src, "src");
+  check_index(dst, "dst");
+  TORCH_CHECK(src.numel() == dst.numel(), "dst: expected as many entries as src (", src.numel(), "), got ",
+              dst.numel());
+  TORCH_CHECK(src.scalar_type() == dst.scalar_type(), "dst: expected the dtype of src (", src.scalar_type(), "), got ",
+              dst.scalar_type());
+  TORCH_CHECK(src.device() == dst.device(), "dst: expected a tensor on ", src.device(), ", got one on ", dst.device());
+  check_size(num_src, "num_src");
+  check_size(num_dst, "num_dst");
+  const int64_t capacity = src.numel() + (self_loops ? std::min(num_src, num_dst) : 0);
+  const int64_t limit = std::numeric_limits<int32_t>::max();
+  const auto index_type = capacity < limit && num_src < limit && num_dst < limit ? at::kInt : at::kLong;
+  return kernel(src.contiguous(), dst.contiguous(), num_src, num_dst, self_loops, index_type);
+}
+
+template <auto kernel>
+Csc csr_to_csc(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src) {
+  check_index(rowptr, "rowptr");
+  check_index(col, "col");
+  TORCH_CHECK(rowptr.numel() >= 1, "rowptr: expected [N_dst + 1] entries, got none");
+  TORCH_CHECK(col.scalar_type() == rowptr.scalar_type(), "col: expected the dtype of rowptr (", rowptr.scalar_type(),
+              "), got ", col.scalar_type());
+  TORCH_CHECK(col.device() == rowptr.device(), "col: expected a tensor on ", rowptr.device(), ", got one on ",
+              col.device());
+  check_size(num_src, "num_src");
+  return kernel(rowptr.contiguous(), col.contiguous(), num_src);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
+  m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cpu>);
+  m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cpu>);
+}
+
+#ifdef DFGNN_WITH_CUDA
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
+  m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cuda>);
+  m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cuda>);
+}
+#endif
+
+}  // namespace dfgnn

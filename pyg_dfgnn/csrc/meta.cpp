@@ -1,0 +1,57 @@
+// Shapes and dtypes of results, for torch.compile, torch.export and tensors on the meta device.
+#include <torch/library.h>
+
+#include <limits>
+
+#include "call.h"
+
+namespace dfgnn {
+namespace {
+
+at::Tensor empty_gradient(const OptTensor& t, const at::Tensor& like) {
+  return t.has_value() ? at::empty_like(*t, at::MemoryFormat::Contiguous) : at::empty({0}, like.options());
+}
+
+struct Meta {
+  static ForwardResult forward(Call call) {
+    const auto& value = call.value();
+    const auto num_dst = call.a.sym_size(0);
+    return {
+        at::empty_symint({num_dst, value.sym_size(1), value.sym_size(2)}, value.options()),
+        at::empty_symint({num_dst, value.sym_size(1)}, value.options().dtype(accumulate_type(value.scalar_type())))};
+  }
+
+  static CallGradients backward(Call call, BackwardInputs) {
+    const auto like = [](const at::Tensor& t) { return at::empty_like(t, at::MemoryFormat::Contiguous); };
+    return {like(call.a), like(call.b), like(call.c), empty_gradient(call.a_edge, call.value()),
+            empty_gradient(call.bias, call.value())};
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> coo_to_csr_meta(T src, T dst, c10::SymInt num_src,
+                                                                           c10::SymInt num_dst, bool self_loops) {
+  auto capacity = dst.sym_numel();
+  if (self_loops) capacity = capacity + num_src.min(num_dst);
+  const c10::SymInt limit = std::numeric_limits<int32_t>::max();
+  const bool fits = (capacity < limit) && (num_src < limit) && (num_dst < limit);
+  const auto options = src.options().dtype(fits ? at::kInt : at::kLong);
+  return {at::empty_symint({num_dst + 1}, options), at::empty_symint({capacity}, options),
+          at::empty_symint({capacity}, options), at::empty({2}, src.options().dtype(at::kLong))};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_to_csc_meta(T rowptr, T col, c10::SymInt num_src) {
+  const auto options = rowptr.options();
+  return {at::empty_symint({num_src + 1}, options), at::empty_symint({col.sym_numel()}, options),
+          at::empty_symint({col.sym_numel()}, options)};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
+  register_forward<Meta>(m);
+  register_backward<Meta>(m);
+  m.impl("coo_to_csr", coo_to_csr_meta);
+  m.impl("csr_to_csc", csr_to_csc_meta);
+}
+
+}  // namespace dfgnn

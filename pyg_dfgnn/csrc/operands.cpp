@@ -1,0 +1,210 @@
+#include "operands.h"
+
+#include <cmath>
+#include <limits>
+
+namespace dfgnn {
+namespace {
+
+constexpr double kNormEps = 1e-12;  // of torch.nn.functional.normalize
+
+struct Names {
+  const char *a, *b, *c;
+};
+
+Names names_of(Score score) {
+  switch (score) {
+    case Score::dot:
+      return {"q", "k", "v"};
+    case Score::cosine:
+      return {"x_dst", "x_src", "beta"};
+    default:
+      return {"a_dst", "a_src", "v"};
+  }
+}
+
+void check_index(const at::Tensor& t, const char* name, const at::Tensor& like, const at::Device& device) {
+  TORCH_CHECK(t.dim() == 1, name, ": expected a 1-dimensional tensor, got shape ", t.sizes());
+  TORCH_CHECK(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, name,
+              ": expected an int32 or int64 tensor, got ", t.scalar_type());
+  TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of rowptr (", like.scalar_type(),
+              "), got ", t.scalar_type());
+  TORCH_CHECK(t.device() == device, name, ": expected a tensor on ", device, ", got one on ", t.device());
+}
+
+void check_shape(const at::Tensor& t, const char* name, at::IntArrayRef shape, const char* meaning) {
+  TORCH_CHECK(t.sizes() == shape, name, ": expected shape ", meaning, " = ", shape, ", got ", t.sizes());
+}
+
+void check_device(const at::Tensor& t, const char* name, const at::Device& device) {
+  TORCH_CHECK(t.device() == device, name, ": expected a tensor on ", device, ", got one on ", t.device());
+}
+
+void check_features(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {
+  TORCH_CHECK(t.dim() == 3, name, ": expected a 3-dimensional tensor [nodes, heads, head size], got shape ", t.sizes());
+  TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of ", like_name, " (",
+              like.scalar_type(), "), got ", t.scalar_type());
+  check_device(t, name, like.device());
+}
+
+at::Tensor to_accumulate(const at::Tensor& t, at::ScalarType type) { return t.to(type).contiguous(); }
+
+// A term of the logits that is smaller than the features: the value's dtype or float32.
+at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Tensor& value, at::IntArrayRef shape,
+                      const char* meaning) {
+  check_shape(t, name, shape, meaning);
+  check_device(t, name, value.device());
+  TORCH_CHECK(t.scalar_type() == value.scalar_type() || t.scalar_type() == at::kFloat, name,
+              ": expected the value's dtype (", value.scalar_type(), ") or float32, got ", t.scalar_type());
+  return to_accumulate(t, accumulate_type(value.scalar_type()));
+}
+
+at::Tensor reciprocal_norm(const at::Tensor& x, at::ScalarType type) {
+  return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min_(kNormEps).reciprocal_();
+}
+
+void set_cosine(Attention& attention, const Call& call) {
+  const auto type = accumulate_type(attention.value.scalar_type());
+  const auto& beta = call.c;
+  check_device(beta, "beta", attention.value.device());
+  TORCH_CHECK(beta.is_floating_point(), "beta: expected a floating point tensor, got ", beta.scalar_type());
+  TORCH_CHECK(beta.numel() == 1 || beta.numel() == attention.heads(), "beta: expected 1 element or one a head (",
+              attention.heads(), "), got shape ", beta.sizes());
+  attention.src_scale = reciprocal_norm(attention.src, type);
+  const auto dst_norm =
+      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, type);
+  attention.dst_scale = dst_norm * beta.reshape({1, beta.numel()}).to(type);
+}
+
+at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, const at::Tensor& value) {
+  return operand.has_value() ? gradient.to(operand->scalar_type()) : at::empty({0}, value.options());
+}
+
+// The gradient of x from g = d/d(r x), given r and <x, g>.
+at::Tensor normalize_backward(const at::Tensor& x, const at::Tensor& r, const at::Tensor& g, const at::Tensor& dot) {
+  const auto project = at::where(r < 1.0 / kNormEps, r * r * dot, at::zeros({}, r.options()));
+  return r.unsqueeze(-1) * (g - project.unsqueeze(-1) * x);
+}
+
+}  // namespace
+
+Attention make_attention(const Call& call) {
+  const auto names = names_of(call.score);
+  const bool additive = call.score == Score::additive;
+  Attention attention;
+  attention.score = call.score;
+
+  const auto& value = call.value();
+  const char* value_name = call.score == Score::cosine ? names.b : names.c;
+  const auto type = value.scalar_type();
+  TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble, value_name,
+              ": expected float32, float16, bfloat16 or float64, got ", type);
+  check_features(value, value_name, value, value_name);
+  TORCH_CHECK(value.size(1) >= 1 && value.size(2) >= 1, value_name,
+              ": expected at least one head of size at least 1, got shape ", value.sizes());
+
+  const auto device = value.device();
+  check_index(call.rowptr, "rowptr", call.rowptr, device);
+  check_index(call.col, "col", call.rowptr, device);
+  TORCH_CHECK(call.rowptr.numel() >= 1, "rowptr: expected [N_dst + 1] entries, got none");
+  attention.rowptr = call.rowptr.contiguous();
+  attention.col = call.col.contiguous();
+  attention.value = value.contiguous();
+
+  const auto num_dst = attention.num_dst(), num_src = value.size(0), heads = value.size(1), head_dim = value.size(2);
+  if (additive) {
+    attention.dst = logit_term(call.a, names.a, value, {num_dst, heads}, "[rowptr.numel() - 1, heads]");
+    attention.src = logit_term(call.b, names.b, value, {num_src, heads}, "[N_src, heads]");
+  } else {
+    check_features(call.a, names.a, value, value_name);
+    check_features(call.b, names.b, value, value_name);
+    check_shape(call.a, names.a, {num_dst, heads, head_dim}, "[rowptr.numel() - 1, heads, head size]");
+    check_shape(call.b, names.b, {num_src, heads, head_dim}, "[N_src, heads, head size]");
+    attention.dst = call.a.contiguous();
+    attention.src = call.score == Score::cosine ? attention.value : call.b.contiguous();
+    if (call.score == Score::cosine && call.a.is_same(call.b)) attention.dst = attention.src;
+  }
+  if (call.score == Score::cosine) set_cosine(attention, call);
+
+  const auto num_edges = call.col.numel();
+  if (call.a_edge.has_value()) {
+    attention.a_edge = logit_term(*call.a_edge, "a_edge", value, {num_edges, heads}, "[E, heads]");
+  }
+  if (call.bias.has_value()) {
+    attention.bias = logit_term(*call.bias, "bias", value, {num_edges, heads}, "[E, heads]");
+  }
+  attention.scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  attention.negative_slope = call.negative_slope;
+
+  TORCH_CHECK(call.dropout_p >= 0.0 && call.dropout_p <= 1.0, "dropout_p: expected a probability in [0, 1], got ",
+              call.dropout_p);
+  attention.dropout_p = call.dropout_p;
+  if (call.dropout_p > 0.0) {
+    attention.seed = *with_seed(call).seed;
+    TORCH_CHECK(attention.seed.scalar_type() == at::kLong && attention.seed.numel() == 1,
+                "seed: expected one int64 element, got ", attention.seed.scalar_type(), " of shape ",
+                attention.seed.sizes());
+    check_device(attention.seed, "seed", device);
+  }
+  return attention;
+}
+
+Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention& attention) {
+  const auto& value = attention.value;
+  const auto type = accumulate_type(value.scalar_type());
+  const std::array<int64_t, 3> features = {attention.num_dst(), attention.heads(), attention.head_dim()};
+  const std::array<int64_t, 2> scalars = {attention.num_dst(), attention.heads()};
+  check_features(inputs.grad_out, "grad_out", value, "the value");
+  check_features(inputs.out, "out", value, "the value");
+  check_shape(inputs.grad_out, "grad_out", features, "[N_dst, heads, head size]");
+  check_shape(inputs.out, "out", features, "[N_dst, heads, head size]");
+  check_shape(inputs.lse, "lse", scalars, "[N_dst, heads]");
+  check_device(inputs.lse, "lse", value.device());
+  check_index(*call.colptr, "colptr", call.rowptr, value.device());
+  check_index(*call.row, "row", call.rowptr, value.device());
+  check_index(*call.perm, "perm", call.rowptr, value.device());
+  TORCH_CHECK(call.colptr->numel() == attention.num_src() + 1,
+              "colptr: expected [N_src + 1] = ", attention.num_src() + 1, " entries, got ", call.colptr->numel());
+  TORCH_CHECK(call.row->numel() == attention.num_edges(), "row: expected [E] = ", attention.num_edges(),
+              " entries, got ", call.row->numel());
+  TORCH_CHECK(call.perm->numel() == attention.num_edges(), "perm: expected [E] = ", attention.num_edges(),
+              " entries, got ", call.perm->numel());
+  TORCH_CHECK(call.dropout_p == 0.0 || call.seed.has_value(),
+              "seed: expected the seed of the forward pass, got None with dropout_p = ", call.dropout_p);
+
+  Saved saved;
+  saved.grad_out = inputs.grad_out.contiguous();
+  saved.out = inputs.out.contiguous();
+  saved.lse = to_accumulate(inputs.lse, type);
+  if (inputs.grad_lse.has_value()) {
+    check_shape(*inputs.grad_lse, "grad_lse", scalars, "[N_dst, heads]");
+    check_device(*inputs.grad_lse, "grad_lse", value.device());
+    saved.grad_lse = to_accumulate(*inputs.grad_lse, type);
+  }
+  return saved;
+}
+
+CallGradients finish_gradients(const Call& call, const Attention& attention, const Gradients& gradients) {
+  const auto& value = attention.value;
+  const auto grad_a_edge = empty_gradient(call.a_edge, gradients.a_edge, value);
+  const auto grad_bias = empty_gradient(call.bias, gradients.bias, value);
+  if (call.score != Score::cosine) {
+    return {gradients.dst.to(call.a.scalar_type()), gradients.src.to(call.b.scalar_type()), gradients.value,
+            grad_a_edge, grad_bias};
+  }
+  const auto type = accumulate_type(value.scalar_type());
+  const auto beta = call.c.reshape({1, call.c.numel()}).to(type);
+  const auto x_dst = attention.dst.to(type), g_dst = gradients.dst.to(type);
+  const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
+  const auto r_dst = call.a.is_same(call.b) ? attention.src_scale : reciprocal_norm(attention.dst, type);
+  const auto dot_dst = (x_dst * g_dst).sum(-1), dot_src = (x_src * g_src).sum(-1);
+
+  const auto grad_x_dst = beta.unsqueeze(-1) * normalize_backward(x_dst, r_dst, g_dst, dot_dst);
+  const auto grad_x_src = normalize_backward(x_src, attention.src_scale, g_src, dot_src) + gradients.value;
+  auto grad_beta = (r_dst * dot_dst).sum(0);
+  if (call.c.numel() == 1) grad_beta = grad_beta.sum();
+  return {grad_x_dst.to(value.scalar_type()), grad_x_src.to(value.scalar_type()),
+          grad_beta.reshape(call.c.sizes()).to(call.c.scalar_type()), grad_a_edge, grad_bias};
+}
+
+}  // namespace dfgnn

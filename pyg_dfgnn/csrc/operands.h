@@ -1,0 +1,18 @@
+#pragma once
+
+#include "call.h"
+
+namespace dfgnn {
+
+// Checks the call's arguments (a TORCH_CHECK names the argument, what it was and what it should be) and lays them out
+// for the kernels: contiguous, scalars of the logits in the accumulation type, cosine's norms taken.
+Attention make_attention(const Call& call);
+
+// The same for the arguments of a backward call.
+Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention& attention);
+
+// Cosine: from the gradients of the scaled dot product to those of x_dst, x_src and beta.
+// With r = 1 / max(|x|, eps) and g = d/d(r x):  dx = r (g - r^2 <x, g> x), the second term only where |x| > eps.
+CallGradients finish_gradients(const Call& call, const Attention& attention, const Gradients& gradients);
+
+}  // namespace dfgnn

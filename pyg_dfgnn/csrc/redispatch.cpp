@@ -1,0 +1,120 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "call.h"
+
+namespace dfgnn {
+namespace {
+
+template <class Signature>
+auto find(const char* name, const char* overload) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
+}
+
+// EntryOf<Declared, op> is used for the types of its functions alone.
+struct Declared {
+  static ForwardResult forward(Call call);
+  static CallGradients backward(Call call, BackwardInputs inputs);
+};
+
+template <Op op>
+constexpr const char* kForwardName = op == Op::smmf ? "dfgnn::smmf_fwd" : "dfgnn::pmf_fwd";
+template <>
+constexpr const char* kForwardName<Op::attention> = "dfgnn::attention";
+template <Op op>
+constexpr const char* kBackwardName = op == Op::smmf ? "dfgnn::smmf_bwd" : "dfgnn::pmf_bwd";
+template <>
+constexpr const char* kBackwardName<Op::attention> = "dfgnn::attention_bwd";
+
+template <Op op, class Handle, class... Args>
+auto call_with_route(const Call& call, const Handle& handle, const Args&... args) {
+  if constexpr (op == Op::attention) {
+    return handle.call(args..., call.method, call.max_degree);
+  } else {
+    return handle.call(args...);
+  }
+}
+
+template <Op op>
+ForwardResult forward(const Call& c) {
+  using E = EntryOf<Declared, op>;
+  static const auto dot = find<decltype(E::dot_fwd)>(kForwardName<op>, "dot");
+  static const auto cosine = find<decltype(E::cosine_fwd)>(kForwardName<op>, "cosine");
+  static const auto additive = find<decltype(E::additive_fwd)>(kForwardName<op>, "additive");
+  const auto with_tail = [&c](const auto& handle, const auto&... score) {
+    return call_with_route<op>(c, handle, c.rowptr, c.col, c.a, c.b, c.c, score..., c.bias, c.dropout_p, c.seed,
+                               c.colptr, c.row, c.perm);
+  };
+  switch (c.score) {
+    case Score::dot:
+      return with_tail(dot, c.scale);
+    case Score::cosine:
+      return with_tail(cosine);
+    default:
+      return with_tail(additive, c.negative_slope, c.a_edge);
+  }
+}
+
+template <Op op>
+CallGradients backward(const Call& c, const BackwardInputs& in) {
+  using E = EntryOf<Declared, op>;
+  static const auto dot = find<decltype(E::dot_bwd)>(kBackwardName<op>, "dot");
+  static const auto cosine = find<decltype(E::cosine_bwd)>(kBackwardName<op>, "cosine");
+  static const auto additive = find<decltype(E::additive_bwd)>(kBackwardName<op>, "additive");
+  const auto with_tail = [&c, &in](const auto& handle, const auto&... score) {
+    return call_with_route<op>(c, handle, in.grad_out, in.grad_lse, in.out, in.lse, c.rowptr, c.col, *c.colptr, *c.row,
+                               *c.perm, c.a, c.b, c.c, score..., c.bias, c.dropout_p, c.seed);
+  };
+  const auto without_a_edge = [](const Gradients4& g) -> CallGradients {
+    return {std::get<0>(g), std::get<1>(g), std::get<2>(g), at::Tensor(), std::get<3>(g)};
+  };
+  switch (c.score) {
+    case Score::dot:
+      return without_a_edge(with_tail(dot, c.scale));
+    case Score::cosine:
+      return without_a_edge(with_tail(cosine));
+    default: {
+      const Gradients5 g = with_tail(additive, c.negative_slope, c.a_edge);
+      return {std::get<0>(g), std::get<1>(g), std::get<2>(g), std::get<3>(g), std::get<4>(g)};
+    }
+  }
+}
+
+}  // namespace
+
+ForwardResult dispatch_forward(const Call& call) {
+  switch (call.op) {
+    case Op::smmf:
+      return forward<Op::smmf>(call);
+    case Op::pmf:
+      return forward<Op::pmf>(call);
+    default:
+      return forward<Op::attention>(call);
+  }
+}
+
+CallGradients dispatch_backward(const Call& call, const BackwardInputs& inputs) {
+  switch (call.op) {
+    case Op::smmf:
+      return backward<Op::smmf>(call, inputs);
+    case Op::pmf:
+      return backward<Op::pmf>(call, inputs);
+    default:
+      return backward<Op::attention>(call, inputs);
+  }
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T col, c10::SymInt num_src) {
+  static const auto op =
+      find<std::tuple<at::Tensor, at::Tensor, at::Tensor>(T, T, c10::SymInt)>("dfgnn::csr_to_csc", "");
+  return op.call(rowptr, col, num_src);
+}
+
+Call with_seed(Call call) {
+  if (call.dropout_p > 0.0 && !call.seed.has_value()) {
+    call.seed = at::randint(std::numeric_limits<int64_t>::max(), {1},
+                            call.value().options().dtype(at::kLong).requires_grad(false));
+  }
+  return call;
+}
+
+}  // namespace dfgnn

@@ -1,0 +1,72 @@
+// Schemas of the operators. Shapes, formulas and the meaning of each argument: attention.h and graph.cpp.
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include <string>
+
+#ifdef DFGNN_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace {
+
+const std::string kForwardTail =
+    "Tensor? bias=None, float dropout_p=0.0, Tensor? seed=None, Tensor? colptr=None, Tensor? row=None, "
+    "Tensor? perm=None";
+const std::string kBackwardHead =
+    "Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, Tensor rowptr, Tensor col, Tensor colptr, Tensor row, "
+    "Tensor perm, ";
+const std::string kBackwardTail = "Tensor? bias=None, float dropout_p=0.0, Tensor? seed=None";
+
+void define_family(torch::Library& m, const std::string& forward, const std::string& backward,
+                   const std::string& route) {
+  const auto def = [&m](const std::string& schema) { m.def(schema.c_str()); };
+  const std::string results = ") -> (Tensor out, Tensor lse)";
+  const std::string additive = "float negative_slope=0.2, Tensor? a_edge=None, ";
+  def(forward + ".dot(Tensor rowptr, Tensor col, Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kForwardTail +
+      route + results);
+  def(forward + ".cosine(Tensor rowptr, Tensor col, Tensor x_dst, Tensor x_src, Tensor beta, *, " + kForwardTail +
+      route + results);
+  def(forward + ".additive(Tensor rowptr, Tensor col, Tensor a_dst, Tensor a_src, Tensor v, *, " + additive +
+      kForwardTail + route + results);
+  def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kBackwardTail +
+      route + ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
+  def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, *, " + kBackwardTail + route +
+      ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_beta, Tensor grad_bias)");
+  def(backward + ".additive(" + kBackwardHead + "Tensor a_dst, Tensor a_src, Tensor v, *, " + additive + kBackwardTail +
+      route + ") -> (Tensor grad_a_dst, Tensor grad_a_src, Tensor grad_v, Tensor grad_a_edge, Tensor grad_bias)");
+}
+
+int64_t cuda_version() {
+#ifdef DFGNN_WITH_CUDA
+  return CUDART_VERSION;
+#else
+  return -1;
+#endif
+}
+
+std::string torch_version() { return TORCH_VERSION; }
+
+}  // namespace
+
+TORCH_LIBRARY(dfgnn, m) {
+  define_family(m, "smmf_fwd", "smmf_bwd", "");
+  define_family(m, "pmf_fwd", "pmf_bwd", "");
+  define_family(m, "attention", "attention_bwd", ", str method=\"auto\", SymInt max_degree=-1");
+  m.def(
+      "coo_to_csr(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False) -> "
+      "(Tensor rowptr, Tensor col, Tensor eid, Tensor stats)");
+  m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
+  m.def("cuda_version() -> int", cuda_version);
+  m.def("torch_version() -> str", torch_version);
+}
+
+// A second derivative meets these and says so, rather than being silently wrong.
+TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
+  for (const char* family : {"smmf_bwd", "pmf_bwd", "attention_bwd"}) {
+    for (const char* score : {".dot", ".cosine", ".additive"}) {
+      m.impl((std::string(family) + score).c_str(), torch::autograd::autogradNotImplementedFallback());
+    }
+  }
+}
