@@ -1,0 +1,78 @@
+# make test      installs what is missing, builds the operators, runs the tests
+# make demo      the same environment, then examples/train.py
+# make lint      ruff, mypy, clang-format; `make format` applies what they can mend
+# make kernels   compiles cuda/ with nvcc alone: neither torch nor a GPU is needed
+# make cuda-dev  build/cuda211/libdfgnn.so for KERNEL_ARCH, against a CUDA build of torch in VENV, which is left as it is
+#
+# PYTHON  the Python to start from (default python3). If it has torch, that torch is used; else TORCH is installed.
+# VENV    the virtual environment that is created for it, or an existing one (default .venv); VENV=system: none,
+#         what is missing is installed into PYTHON itself.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+KERNEL_ARCH ?= 9.0a
+PYTEST_ARGS ?= -q -n 2
+
+ifeq ($(VENV),system)
+  PY := $(PYTHON)
+  STAMPS := build/stamps
+else
+  PY := $(VENV)/bin/python
+  STAMPS := $(VENV)/stamps
+  export PATH := $(abspath $(VENV))/bin:$(PATH)
+endif
+
+# Prebuilt wheels of torch_scatter and torch_sparse, which otherwise compile for ten minutes.
+WHEELS := $(wildcard ../shared/wheels)
+
+SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard cmake/* cuda/* pyg_dfgnn/csrc/*.* pyg_dfgnn/csrc/*/*)
+CXX_FILES := $(filter %.h %.cuh %.cpp %.cu,$(SOURCES))
+
+JOBS := $(or $(MAX_JOBS),$(shell nproc))
+export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
+
+.PHONY: test demo build lint format kernels cuda-dev clean
+.DELETE_ON_ERROR:
+
+test: build
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+demo: build
+	$(PY) examples/train.py
+
+build: $(STAMPS)/build
+
+$(STAMPS)/torch:
+ifneq ($(VENV),system)
+	test -x $(PY) || $(PYTHON) -m venv $$($(PYTHON) -c "import torch" 2>/dev/null && echo --system-site-packages) $(VENV)
+endif
+	$(PY) -c "import torch" 2>/dev/null || $(PY) -m pip install "$(TORCH)"
+	$(PY) -m pip install "setuptools>=77" wheel cmake ninja
+	mkdir -p $(@D) && touch $@
+
+# Without isolation, so that all that is compiled here is compiled against the installed torch.
+$(STAMPS)/build: $(STAMPS)/torch $(SOURCES)
+	$(PY) -m pip install --no-build-isolation $(addprefix --find-links ,$(WHEELS)) -e ".[test,demo,lint]"
+	touch $@
+
+lint: build
+	ruff check
+	ruff format --check
+	mypy
+	clang-format --dry-run -Werror $(CXX_FILES)
+
+format: build
+	ruff check --fix
+	ruff format
+	clang-format -i $(CXX_FILES)
+
+kernels:
+	TORCH_CUDA_ARCH_LIST=$(KERNEL_ARCH) cmake -S . -B build/kernels -DDFGNN_KERNELS_ONLY=ON -DDFGNN_WERROR=ON
+	cmake --build build/kernels --parallel $(JOBS)
+
+cuda-dev:
+	TORCH_CUDA_ARCH_LIST=$(KERNEL_ARCH) cmake -S . -B build/cuda211 -DWITH_CUDA=ON -DPython_EXECUTABLE=$(PY)
+	cmake --build build/cuda211 --parallel $(JOBS)
+
+clean:
+	rm -rf build dist *.egg-info pyg_dfgnn/lib .venv

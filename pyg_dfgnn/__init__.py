@@ -1,0 +1,14 @@
+"""Fused attention for graph neural networks: drop-in attention layers for PyTorch Geometric."""
+
+import torch
+
+from . import _library
+
+_library.load()
+
+__version__ = "0.1.0"
+
+
+def cuda_version() -> int:
+    """The CUDA version the operators were compiled with (13000 for 13.0), −1 for a build without CUDA."""
+    return torch.ops.dfgnn.cuda_version()

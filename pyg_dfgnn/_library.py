@@ -1,0 +1,40 @@
+"""Loads ``libdfgnn.so``, which registers the operators ``torch.ops.dfgnn.*``."""
+
+import os
+from pathlib import Path
+
+import torch
+
+_BUILD_HINT = (
+    "Build it for the installed torch with `pip install --no-build-isolation .` in a checkout of pyg_dfgnn."
+)
+
+
+def library_path() -> Path:
+    """Where the library is: ``DFGNN_LIBRARY`` if that is set, else beside this file."""
+    override = os.environ.get("DFGNN_LIBRARY")
+    return Path(override) if override else Path(__file__).parent / "lib" / "libdfgnn.so"
+
+
+def load() -> None:
+    """Registers the operators; ImportError says what is wrong with the library, and what to do."""
+    path = library_path()
+    if not path.is_file():
+        raise ImportError(f"The operators of pyg_dfgnn are missing: there is no {path}. {_BUILD_HINT}")
+    try:
+        torch.ops.load_library(path)
+    except OSError as error:
+        raise ImportError(
+            f"{path} does not load into torch {torch.__version__}; it was probably built for another torch. "
+            f"{_BUILD_HINT} The loader says: {error}"
+        ) from error
+    built_for = torch.ops.dfgnn.torch_version()
+    if _minor(built_for) != _minor(torch.__version__):
+        raise ImportError(
+            f"{path} was built for torch {built_for}, and torch {torch.__version__} is installed; torch's C++ "
+            f"interface changes between minor versions. {_BUILD_HINT}"
+        )
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]

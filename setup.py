@@ -1,0 +1,69 @@
+"""Builds libdfgnn.so with CMake and puts it into the package; everything else is in pyproject.toml.
+
+Environment: FORCE_CUDA=1 (fail rather than build without CUDA), FORCE_ONLY_CPU=1, TORCH_CUDA_ARCH_LIST, CUDACXX,
+MAX_JOBS (parallel compilations), DEBUG=1 (-O0 -g).
+"""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def flag(name: str) -> bool:
+    return os.environ.get(name, "0").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def torch_version() -> str:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        sys.exit(
+            "pyg_dfgnn is compiled against the torch that it will run with, and there is none in this build "
+            "environment. Install torch, setuptools, cmake and ninja, then run "
+            "`pip install --no-build-isolation .`"
+        )
+
+
+class BuildLibrary(build_ext):
+    """Runs CMake in build/torch<version>, which later builds of the same kind reuse."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return os.path.join(*fullname.split(".")) + ".so"  # no suffix of one Python: it holds no Python symbols
+
+    def build_extension(self, ext: Extension) -> None:
+        kind = "-debug" if flag("DEBUG") else ""
+        build = ROOT / "build" / f"torch{torch_version()}{kind}"
+        with_cuda = "OFF" if flag("FORCE_ONLY_CPU") else "ON" if flag("FORCE_CUDA") else "AUTO"
+        configure = [
+            *("cmake", "-S", ROOT, "-B", build, "-G", "Ninja"),
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DCMAKE_BUILD_TYPE={'Debug' if flag('DEBUG') else 'Release'}",
+            f"-DWITH_CUDA={with_cuda}",
+        ]
+        jobs = os.environ.get("MAX_JOBS")
+        subprocess.check_call(configure)
+        subprocess.check_call(["cmake", "--build", build, *(["--parallel", jobs] if jobs else [])])
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.copy_file(build / "libdfgnn.so", target)
+
+
+class Wheel(bdist_wheel):
+    """One wheel for all Pythons of a platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=[Extension("pyg_dfgnn.lib.libdfgnn", sources=[])],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
+)
