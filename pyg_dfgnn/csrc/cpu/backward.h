@@ -1,0 +1,170 @@
+// The backward passes. With p = exp(s - lse), w = dropout(p), dp = <grad_out_i, value_j>:
+//   ds = p * (dropout(dp) - delta_i),   grad_value_j = sum_i w grad_out_i,
+// and for dot and cosine grad_dst_i = sum_j ds src_j, grad_src_j = sum_i ds dst_i (with their scales), for additive the
+// sums of ds' = ds * leaky_relu'. The pass over rows gathers src and value and leaves w and ds in [E, H]; the pass over
+// columns gathers grad_out and dst. Both pull, so nothing is added to by two threads. Part of kernels_<isa>.cpp only.
+#pragma once
+
+#include "scores.h"
+
+namespace dfgnn::cpu::DFGNN_ISA {
+namespace {
+
+// State of a row: per head grad_dst, [D] or (additive) one number in [lanes].
+template <Logit LOGIT, class T>
+struct BackwardDst {
+  using A = typename Accumulator<T>::type;
+  static constexpr bool kVector = LOGIT != Logit::additive;
+
+  static int64_t width(const Args& args) { return kVector ? padded<A>(args.head_dim) : 1; }
+  static int64_t state_size(const Args& args) { return args.heads * width(args); }
+
+  static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
+    const int64_t H = args.heads, D = args.head_dim;
+    A* grad_dst = as<A>(memory);
+    A *all_weights = as<A>(args.weight), *all_grad_scores = as<A>(args.grad_score), *grad_bias = as<A>(args.grad_bias);
+    fill(grad_dst, state_size(args), A(0));
+    int64_t source[kBlock];
+    A p[kBlock], ds[kBlock], factor[kBlock];
+    Derivatives<A> derivatives;
+    for (int64_t b = begin; b < end; b += kBlock) {
+      const int n = end - b < kBlock ? int(end - b) : kBlock;
+      if (!read_indices(args.col, args.wide_index, b, n, args.num_src, source)) {
+        fill(grad_dst, state_size(args), A(kNaN));
+        fill(all_weights + b * H, n * H, A(kNaN));
+        fill(all_grad_scores + b * H, n * H, A(kNaN));
+        if (grad_bias) fill(grad_bias + b * H, n * H, A(kNaN));
+        continue;
+      }
+      for (int64_t h = 0; h < H; ++h) {
+        const A lse = as<A>(args.lse)[row * H + h], delta = as<A>(args.delta)[row * H + h];
+        logits<LOGIT, T, A>(args, row, h, b, n, source, p, &derivatives);
+        exp_block(p, n, lse == -kInfinity ? A(0) : lse);  // -inf: all logits are, and p is 0
+        if (args.dropout) {
+          keep_factors(args, b, n, h, factor);
+        } else {
+          fill(factor, n, A(1));
+        }
+        A* weight = all_weights + b * H + h;
+        A* grad_score = all_grad_scores + b * H + h;
+        for (int e = 0; e < n; ++e) {
+          ds[e] = p[e] * (derivatives.value_dot[e] * factor[e] - delta);
+          weight[e * H] = p[e] * factor[e];
+        }
+        if (grad_bias) {
+          for (int e = 0; e < n; ++e) grad_bias[(b + e) * H + h] = ds[e];
+        }
+        if constexpr (!kVector) {
+          for (int e = 0; e < n; ++e) ds[e] *= derivatives.slope[e];
+        }
+        for (int e = 0; e < n; ++e) grad_score[e * H] = ds[e];
+        if constexpr (LOGIT == Logit::cosine) {
+          for (int e = 0; e < n; ++e) ds[e] *= as<A>(args.src_scale)[source[e] * H + h];
+        }
+        if constexpr (kVector) {
+          weighted_sum(ds, head_of<T>(args.src, h, H, D), source, n, D, true, grad_dst + h * width(args));
+        } else {
+          grad_dst[h] += sum_block(ds, n);
+        }
+      }
+    }
+  }
+
+  static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
+    const int64_t H = args.heads, D = args.head_dim, size = state_size(args);
+    A* grad_dst = as<A>(memory);
+    for (int64_t k = 1; k < count; ++k) {
+      for (int64_t d = 0; d < size; ++d) grad_dst[d] += grad_dst[k * size + d];
+    }
+    for (int64_t h = 0; h < H; ++h) {
+      if constexpr (kVector) {
+        const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
+        write_row(as<T>(args.grad_dst) + (row * H + h) * D, grad_dst + h * width(args), scale, D);
+      } else {
+        as<A>(args.grad_dst)[row * H + h] = grad_dst[h];
+      }
+    }
+  }
+
+  static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Range range = row_range(args.rowptr, args, i);
+      if (range.end - range.begin > kPieceEdges) continue;
+      piece(args, i, range.begin, range.end, memory);
+      merge(args, i, memory, 1);
+    }
+  }
+};
+
+// State of a column: per head grad_value [D], then per head grad_src, [D] or (additive) one number.
+template <Logit LOGIT, class T>
+struct BackwardSrc {
+  using A = typename Accumulator<T>::type;
+  static constexpr bool kVector = LOGIT != Logit::additive;
+
+  static int64_t value_width(const Args& args) { return padded<A>(args.head_dim); }
+  static int64_t src_width(const Args& args) { return kVector ? padded<A>(args.head_dim) : 1; }
+  static int64_t state_size(const Args& args) { return args.heads * (value_width(args) + src_width(args)); }
+
+  static void piece(const Args& args, int64_t, int64_t begin, int64_t end, void* memory) {
+    const int64_t H = args.heads, D = args.head_dim;
+    A *grad_value = as<A>(memory), *grad_src = grad_value + H * value_width(args);
+    fill(grad_value, state_size(args), A(0));
+    int64_t destination[kBlock], position[kBlock];
+    A weight[kBlock], ds[kBlock];
+    for (int64_t b = begin; b < end; b += kBlock) {
+      const int n = end - b < kBlock ? int(end - b) : kBlock;
+      const bool wide = args.wide_index;
+      if (!read_indices(args.row, wide, b, n, args.num_dst, destination) ||
+          !read_indices(args.perm, wide, b, n, args.num_edges, position)) {
+        fill(grad_value, state_size(args), A(kNaN));
+        continue;
+      }
+      for (int64_t h = 0; h < H; ++h) {
+        for (int e = 0; e < n; ++e) {
+          weight[e] = as<A>(args.weight)[position[e] * H + h];
+          ds[e] = as<A>(args.grad_score)[position[e] * H + h];
+        }
+        if constexpr (LOGIT == Logit::cosine) {
+          for (int e = 0; e < n; ++e) ds[e] *= as<A>(args.dst_scale)[destination[e] * H + h];
+        }
+        weighted_sum(weight, head_of<T>(args.grad_out, h, H, D), destination, n, D, true,
+                     grad_value + h * value_width(args));
+        if constexpr (kVector) {
+          weighted_sum(ds, head_of<T>(args.dst, h, H, D), destination, n, D, true, grad_src + h * src_width(args));
+        } else {
+          grad_src[h] += sum_block(ds, n);
+        }
+      }
+    }
+  }
+
+  static void merge(const Args& args, int64_t column, void* memory, int64_t count) {
+    const int64_t H = args.heads, D = args.head_dim, size = state_size(args);
+    A *grad_value = as<A>(memory), *grad_src = grad_value + H * value_width(args);
+    for (int64_t k = 1; k < count; ++k) {
+      for (int64_t d = 0; d < size; ++d) grad_value[d] += grad_value[k * size + d];
+    }
+    for (int64_t h = 0; h < H; ++h) {
+      write_row(as<T>(args.grad_value) + (column * H + h) * D, grad_value + h * value_width(args), A(1), D);
+      if constexpr (kVector) {
+        const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
+        write_row(as<T>(args.grad_src) + (column * H + h) * D, grad_src + h * src_width(args), scale, D);
+      } else {
+        as<A>(args.grad_src)[column * H + h] = grad_src[h];
+      }
+    }
+  }
+
+  static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
+    for (int64_t j = begin; j < end; ++j) {
+      const Range range = row_range(args.colptr, args, j);
+      if (range.end - range.begin > kPieceEdges) continue;
+      piece(args, j, range.begin, range.end, memory);
+      merge(args, j, memory, 1);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace dfgnn::cpu::DFGNN_ISA

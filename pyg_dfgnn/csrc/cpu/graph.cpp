@@ -1,0 +1,116 @@
+// Stable counting sorts of edges: coo_to_csr_cpu and csr_to_csc_cpu.
+#include "graph.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace dfgnn {
+namespace {
+
+// counts[i + 1] of group i -> where group i begins, in place.
+template <class Index>
+void prefix_sum(Index* pointers, int64_t groups) {
+  for (int64_t i = 0; i < groups; ++i) pointers[i + 1] += pointers[i];
+}
+
+bool inside(int64_t i, int64_t bound) { return i >= 0 && i < bound; }
+
+template <class Input, class Index>
+void fill_csr(const Input* src, const Input* dst, int64_t num_edges, int64_t num_src, int64_t num_dst, bool self_loops,
+              Index* rowptr, Index* col, Index* eid, int64_t* stats) {
+  const int64_t num_loops = self_loops ? std::min(num_src, num_dst) : 0;
+  const auto valid = [&](int64_t e) { return inside(src[e], num_src) && inside(dst[e], num_dst); };
+  const auto kept = [&](int64_t e) { return valid(e) && !(self_loops && src[e] == dst[e]); };
+  int64_t invalid = 0;
+  for (int64_t e = 0; e < num_edges; ++e) {
+    invalid += !valid(e);
+    if (kept(e)) ++rowptr[dst[e] + 1];
+  }
+  for (int64_t i = 0; i < num_loops; ++i) ++rowptr[i + 1];
+  const int64_t max_degree = num_dst > 0 ? *std::max_element(rowptr + 1, rowptr + num_dst + 1) : 0;
+  prefix_sum(rowptr, num_dst);
+
+  std::vector<Index> next(rowptr, rowptr + num_dst);
+  const auto put = [&](int64_t row, int64_t column, int64_t id) {
+    const auto c = next[row]++;
+    col[c] = static_cast<Index>(column);
+    eid[c] = static_cast<Index>(id);
+  };
+  for (int64_t e = 0; e < num_edges; ++e) {
+    if (kept(e)) put(dst[e], src[e], e);
+  }
+  for (int64_t i = 0; i < num_loops; ++i) put(i, i, num_edges + i);
+  const int64_t capacity = num_edges + num_loops;
+  std::fill(col + rowptr[num_dst], col + capacity, Index(0));
+  std::fill(eid + rowptr[num_dst], eid + capacity, Index(0));
+  stats[0] = max_degree;
+  stats[1] = invalid;
+}
+
+template <class Index>
+void fill_csc(const Index* rowptr, const Index* col, int64_t num_edges, int64_t num_dst, int64_t num_src, Index* colptr,
+              Index* row, Index* perm) {
+  // Visits every edge once, also where rowptr is no CSR pointer at all: pointers are clamped, and an entry that two
+  // rows claim is the first one's. So there are at most num_edges of them, and perm names none twice.
+  const auto for_each_edge = [&](auto visit) {
+    int64_t done = 0;
+    for (int64_t i = 0; i < num_dst; ++i) {
+      const int64_t end = std::min<int64_t>(rowptr[i + 1], num_edges);
+      for (int64_t e = std::max<int64_t>(done, rowptr[i]); e < end; ++e) {
+        if (inside(col[e], num_src)) visit(i, e);
+      }
+      done = std::max(done, end);
+    }
+  };
+  for_each_edge([&](int64_t, int64_t e) { ++colptr[col[e] + 1]; });
+  prefix_sum(colptr, num_src);
+  std::vector<Index> next(colptr, colptr + num_src);
+  for_each_edge([&](int64_t i, int64_t e) {
+    const auto c = next[col[e]]++;
+    row[c] = static_cast<Index>(i);
+    perm[c] = static_cast<Index>(e);
+  });
+  std::fill(row + colptr[num_src], row + num_edges, Index(0));
+  std::fill(perm + colptr[num_src], perm + num_edges, Index(0));
+}
+
+// Calls f with a zero of the C++ type of an index dtype.
+template <class F>
+void with_index_type(at::ScalarType type, F f) {
+  type == at::kLong ? f(int64_t(0)) : f(int32_t(0));
+}
+
+}  // namespace
+
+Csr coo_to_csr_cpu(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
+                   at::ScalarType index_type) {
+  const auto options = src.options().dtype(index_type);
+  const int64_t num_edges = src.numel();
+  const int64_t capacity = num_edges + (self_loops ? std::min(num_src, num_dst) : 0);
+  const auto rowptr = at::zeros({num_dst + 1}, options);
+  const auto col = at::empty({capacity}, options), eid = at::empty({capacity}, options);
+  const auto stats = at::empty({2}, options.dtype(at::kLong));
+  with_index_type(src.scalar_type(), [&](auto input) {
+    with_index_type(index_type, [&](auto index) {
+      using Input = decltype(input);
+      using Index = decltype(index);
+      fill_csr(src.const_data_ptr<Input>(), dst.const_data_ptr<Input>(), num_edges, num_src, num_dst, self_loops,
+               rowptr.mutable_data_ptr<Index>(), col.mutable_data_ptr<Index>(), eid.mutable_data_ptr<Index>(),
+               stats.mutable_data_ptr<int64_t>());
+    });
+  });
+  return {rowptr, col, eid, stats};
+}
+
+Csc csr_to_csc_cpu(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src) {
+  const auto colptr = at::zeros({num_src + 1}, rowptr.options());
+  const auto row = at::empty_like(col), perm = at::empty_like(col);
+  with_index_type(rowptr.scalar_type(), [&](auto index) {
+    using Index = decltype(index);
+    fill_csc(rowptr.const_data_ptr<Index>(), col.const_data_ptr<Index>(), col.numel(), rowptr.numel() - 1, num_src,
+             colptr.mutable_data_ptr<Index>(), row.mutable_data_ptr<Index>(), perm.mutable_data_ptr<Index>());
+  });
+  return {colptr, row, perm};
+}
+
+}  // namespace dfgnn

@@ -1,0 +1,75 @@
+// What one instruction set's build of the kernels gives to the dispatcher in attention.cpp.
+//
+// kernels_<isa>.cpp compile the same source with different flags. They see this header and no other of the project or
+// of torch: an inline function of a shared header, built with AVX-512 and picked by the linker for everyone, would
+// crash older machines. For the same reason there is nothing but data here.
+#pragma once
+
+#include <cstdint>
+
+namespace dfgnn::cpu {
+
+enum class Type { f32, f64, f16, bf16 };
+enum class Logit { dot, cosine, additive };  // in the order of dfgnn::Score
+
+// The operands as raw pointers; shapes and meaning as in attention.h. T is the value's type, A the accumulation type.
+struct Args {
+  const void *rowptr, *col;         // CSR, [num_dst + 1] and [num_edges]
+  const void *colptr, *row, *perm;  // CSC, the pass over columns only
+  bool wide_index;                  // the five above are int64, not int32
+  int64_t num_dst, num_src, num_edges, heads, head_dim;
+
+  const void *dst, *src, *value;
+  const void *dst_scale, *src_scale;  // cosine
+  const void* a_edge;                 // additive, or null
+  const void* bias;                   // or null
+  double scale, negative_slope;
+
+  bool dropout;
+  uint32_t key[2];          // of Philox
+  uint64_t keep_threshold;  // an edge is kept when its random 32-bit word is at least this
+  double keep_scale;        // and its weight multiplied by this
+
+  void *out, *lse;  // T and A: results of the forward pass; lse is read by the backward passes
+
+  const void *grad_out, *delta;
+  // A [E, H], written by the pass over rows, read by the pass over columns: the weight dropout(p) of an edge, and the
+  // gradient of its score (before the leaky ReLU where the score is additive).
+  void *weight, *grad_score;
+  void* grad_bias;  // A [E, H], additive with a bias only: elsewhere it is grad_score
+  void *grad_dst, *grad_src, *grad_value;
+};
+
+// A row of more edges than this is computed in pieces that run in parallel. The pieces depend on its degree alone, so
+// the bits of the result do not depend on the number of threads.
+constexpr int64_t kPieceEdges = 2048;
+
+// One pass over rows (or columns: then "row" means column below). What is accumulated over the edges of a row is its
+// state, an array of A; the states of a row's pieces merge into its result.
+struct Pass {
+  int64_t (*state_size)(const Args&);
+  // Rows begin..end - 1 as a whole, but for those of more than kPieceEdges edges.
+  void (*rows)(const Args&, int64_t begin, int64_t end, void* state);
+  // Edges begin..end - 1 of one row into its state.
+  void (*piece)(const Args&, int64_t row, int64_t begin, int64_t end, void* state);
+  // Merges `count` states that lie one after the other, in their order, and writes the row's result.
+  void (*merge)(const Args&, int64_t row, void* states, int64_t count);
+};
+
+struct Kernels {
+  Pass forward;       // out, lse
+  Pass backward_dst;  // over rows: weight, grad_score, grad_bias, grad_dst
+  Pass backward_src;  // over columns: grad_src, grad_value
+};
+
+namespace baseline {
+Kernels kernels(Logit logit, Type type);
+}
+namespace avx2 {
+Kernels kernels(Logit logit, Type type);
+}
+namespace avx512 {
+Kernels kernels(Logit logit, Type type);
+}
+
+}  // namespace dfgnn::cpu

@@ -1,0 +1,3 @@
+// The kernels for any machine: 128-bit vectors.
+#define DFGNN_ISA baseline
+#include "kernels.inc"

@@ -1,0 +1,136 @@
+// What the passes do with the T [*, H, D] rows of a block's edges: inner products with them, weighted sums of them.
+// Part of kernels_<isa>.cpp only.
+#pragma once
+
+#include "lanes.h"
+
+namespace dfgnn::cpu::DFGNN_ISA {
+namespace {
+
+// The edges of a row are taken in blocks of at most this many: their scores fit in a few cache lines, and the rows that
+// were read for the scores are still in the cache when they are read again.
+constexpr int kBlock = 128;
+
+// One head of a T [N, H, D] tensor: row n begins at data + n * stride.
+template <class T>
+struct Rows {
+  const T* data;
+  int64_t stride;
+  DFGNN_INLINE const T* operator[](int64_t n) const { return data + n * stride; }
+};
+
+template <class T>
+DFGNN_INLINE Rows<T> head_of(const void* data, int64_t h, int64_t heads, int64_t head_dim) {
+  return {static_cast<const T*>(data) + h * head_dim, heads * head_dim};
+}
+
+// out[x][e] = <xs[x], rows[index[e]]> for X vectors and G edges at a time: X * G independent chains of additions.
+template <int X, int G, class T, class A>
+DFGNN_INLINE void dot_group(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, int64_t head_dim,
+                            A* const (&out)[X]) {
+  constexpr int L = lanes<A>;
+  const T* row[G];
+  for (int g = 0; g < G; ++g) row[g] = rows[index[g]];
+  Vector<A> sums[X][G] = {};
+  int64_t d = 0;
+  for (; d + L <= head_dim; d += L) {
+    Vector<A> x[X];
+    for (int i = 0; i < X; ++i) x[i] = load(xs[i] + d);
+    for (int g = 0; g < G; ++g) {
+      const Vector<A> y = load(row[g] + d);
+      for (int i = 0; i < X; ++i) sums[i][g] += x[i] * y;
+    }
+  }
+  if (const int rest = int(head_dim - d)) {
+    Vector<A> x[X];
+    for (int i = 0; i < X; ++i) x[i] = load(xs[i] + d, rest);
+    for (int g = 0; g < G; ++g) {
+      const Vector<A> y = load(row[g] + d, rest);
+      for (int i = 0; i < X; ++i) sums[i][g] += x[i] * y;
+    }
+  }
+  for (int i = 0; i < X; ++i) {
+    for (int g = 0; g < G; ++g) out[i][g] = sum(sums[i][g]);
+  }
+}
+
+template <int X, class T, class A>
+inline void dots(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, int n, int64_t head_dim,
+                 A* const (&out)[X]) {
+  A* o[X];
+  int e = 0;
+  const auto group = [&](auto size) {
+    for (int i = 0; i < X; ++i) o[i] = out[i] + e;
+    dot_group<X, size()>(xs, rows, index + e, head_dim, o);
+    e += size();
+  };
+  while (n - e >= 4) group(std::integral_constant<int, 4>());
+  if (n - e >= 2) group(std::integral_constant<int, 2>());
+  if (n - e >= 1) group(std::integral_constant<int, 1>());
+}
+
+// sums[0 .. V * lanes) (+)= sum_e weight[e] * rows[index[e]][0 .. V * lanes), or fewer columns: `rest` > 0 of the one
+// vector. Few vectors would be few chains of additions, each waiting for the one before, so edges take turns in
+// several.
+template <int V, class T, class A>
+DFGNN_INLINE void weighted_sum_columns(const A* weight, Rows<T> rows, const int64_t* index, int n, int rest, bool add,
+                                       A* sums) {
+  constexpr int L = lanes<A>;
+  constexpr int U = V >= 8 ? 1 : V == 4 ? 2 : 4;
+  Vector<A> s[U][V] = {};
+  const auto edge = [&](int e, Vector<A>(&into)[V]) __attribute__((always_inline)) {
+    const T* row = rows[index[e]];
+    for (int v = 0; v < V; ++v) into[v] += weight[e] * (rest ? load(row, rest) : load(row + v * L));
+  };
+  int e = 0;
+  for (; e + U <= n; e += U) {
+    for (int u = 0; u < U; ++u) edge(e + u, s[u]);
+  }
+  for (; e < n; ++e) edge(e, s[0]);
+  for (int v = 0; v < V; ++v) {
+    for (int u = 1; u < U; ++u) s[0][v] += s[u][v];
+    store(sums + v * L, add ? load(sums + v * L) + s[0][v] : s[0][v]);
+  }
+}
+
+// sums (+)= sum_e weight[e] * rows[index[e]]. A block's sum is made in registers from zero and then added, so that the
+// rounding errors of a long row grow with its number of blocks, not of edges. `sums` holds whole vectors: see padded.
+template <class T, class A>
+inline void weighted_sum(const A* weight, Rows<T> rows, const int64_t* index, int n, int64_t head_dim, bool add,
+                         A* sums) {
+  constexpr int L = lanes<A>;
+  int64_t d = 0;
+  const auto columns = [&](auto vectors) {
+    weighted_sum_columns<vectors()>(weight, Rows<T>{rows.data + d, rows.stride}, index, n, 0, add, sums + d);
+    d += vectors() * L;
+  };
+  while (head_dim - d >= 8 * L) columns(std::integral_constant<int, 8>());
+  if (head_dim - d >= 4 * L) columns(std::integral_constant<int, 4>());
+  if (head_dim - d >= 2 * L) columns(std::integral_constant<int, 2>());
+  if (head_dim - d >= 1 * L) columns(std::integral_constant<int, 1>());
+  if (const int rest = int(head_dim - d)) {
+    weighted_sum_columns<1>(weight, Rows<T>{rows.data + d, rows.stride}, index, n, rest, add, sums + d);
+  }
+}
+
+template <class A>
+DFGNN_INLINE int64_t padded(int64_t head_dim) {
+  return (head_dim + lanes<A> - 1) / lanes<A> * lanes<A>;
+}
+
+// row[0 .. head_dim) = factor * sums[0 .. head_dim)
+template <class T, class A>
+inline void write_row(T* row, const A* sums, A factor, int64_t head_dim) {
+  constexpr int L = lanes<A>;
+  int64_t d = 0;
+  for (; d + L <= head_dim; d += L) store(row + d, load(sums + d) * factor);
+  if (const int rest = int(head_dim - d)) store(row + d, load(sums + d) * factor, rest);
+}
+
+template <class A>
+inline void fill(A* begin, int64_t n, A x) {
+  for (int64_t i = 0; i < n; ++i) begin[i] = x;
+}
+
+}  // namespace
+}  // namespace dfgnn::cpu::DFGNN_ISA
