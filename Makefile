@@ -34,7 +34,7 @@ export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 .PHONY: test demo build lint format kernels cuda-dev clean
 .DELETE_ON_ERROR:
 
-test: build
+test: $(STAMPS)/test
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 demo: build
@@ -51,17 +51,23 @@ endif
 	mkdir -p $(@D) && touch $@
 
 # Without isolation, so that all that is compiled here is compiled against the installed torch.
+INSTALL := -m pip install --no-build-isolation $(addprefix --find-links ,$(WHEELS)) -e
+
 $(STAMPS)/build: $(STAMPS)/torch $(SOURCES)
-	$(PY) -m pip install --no-build-isolation $(addprefix --find-links ,$(WHEELS)) -e ".[test,demo,lint]"
+	$(PY) $(INSTALL) ".[demo]"
 	touch $@
 
-lint: build
+$(STAMPS)/test: pyproject.toml | $(STAMPS)/build
+	$(PY) $(INSTALL) ".[test,lint]"
+	touch $@
+
+lint: $(STAMPS)/test
 	ruff check
 	ruff format --check
 	mypy
 	clang-format --dry-run -Werror $(CXX_FILES)
 
-format: build
+format: $(STAMPS)/test
 	ruff check --fix
 	ruff format
 	clang-format -i $(CXX_FILES)
