@@ -1,5 +1,7 @@
-// Autocast: features are cast to the autocast dtype, and the call runs below autocast. The scalars of the additive
-// score keep their precision: they are small, and the kernels accumulate logits in float32 anyway.
+// Autocast, and the call runs below it. dot's features, which come out of matrix products, are cast to the autocast
+// dtype, as is additive's value; the scalars of the additive score keep their precision: they are small, and the
+// kernels accumulate logits in float32 anyway. cosine, which has no matrix product before it, promotes to its widest
+// argument.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
@@ -14,12 +16,17 @@ struct Autocast {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
     const auto type = at::autocast::get_autocast_dtype(device);
     const auto cast = [type](const at::Tensor& t) { return at::autocast::cached_cast(type, t, device); };
-    if (call.score == Score::additive) {
-      call.c = cast(call.c);
+    if (call.score == Score::cosine) {
+      const auto widest = at::promote_types(call.a.scalar_type(), call.b.scalar_type());
+      const bool same = call.a.is_same(call.b);
+      call.a = call.a.to(widest);
+      call.b = same ? call.a : call.b.to(widest);
     } else {
-      call.a = cast(call.a);
-      call.b = cast(call.b);
-      if (call.score == Score::dot) call.c = cast(call.c);
+      call.c = cast(call.c);
+      if (call.score == Score::dot) {
+        call.a = cast(call.a);
+        call.b = cast(call.b);
+      }
     }
     return dispatch_forward(call);
   }

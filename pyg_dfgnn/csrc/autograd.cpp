@@ -29,7 +29,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     data["op"] = static_cast<int64_t>(call.op);
     data["score"] = static_cast<int64_t>(call.score);
     data["scale"] = call.scale;
-    data["negative_slope"] = call.negative_slope;
+    data["parameter"] = call.parameter;
     data["dropout_p"] = call.dropout_p;
     data["method"] = call.method;
     data["max_degree"] = call.max_degree;
@@ -44,7 +44,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         make_call(static_cast<Op>(data["op"].toInt()), static_cast<Score>(data["score"].toInt()), saved[5], saved[6],
                   as_optional(saved[7]), as_optional(saved[8]), as_optional(saved[9]), saved[0], saved[1], saved[2],
                   as_optional(saved[3]), as_optional(saved[4]), data["scale"].toOptional<double>(),
-                  data["negative_slope"].toDouble(), data["dropout_p"].toDouble(), as_optional(saved[10]),
+                  data["parameter"].toDouble(), data["dropout_p"].toDouble(), as_optional(saved[10]),
                   data["method"].toStringView(), data["max_degree"].toSymInt());
     if (!call.colptr.has_value()) {
       std::tie(call.colptr, call.row, call.perm) = dispatch_csr_to_csc(call.rowptr, call.col, call.value().sym_size(0));

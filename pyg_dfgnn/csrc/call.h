@@ -30,7 +30,7 @@ struct Call {
   at::Tensor a, b, c;  // dot: q, k, v;  cosine: x_dst, x_src, beta;  additive: a_dst, a_src, v
   OptTensor a_edge, bias;
   std::optional<double> scale;
-  double negative_slope;
+  double parameter;  // cosine: eps, additive: negative_slope
   double dropout_p;
   OptTensor seed;
   std::string method;  // of Op::attention
@@ -55,7 +55,7 @@ using T = const at::Tensor&;
 using O = const OptTensor&;
 
 inline Call make_call(Op op, Score score, T rowptr, T col, O colptr, O row, O perm, T a, T b, T c, O a_edge, O bias,
-                      std::optional<double> scale, double negative_slope, double dropout_p, O seed,
+                      std::optional<double> scale, double parameter, double dropout_p, O seed,
                       std::string_view method = "auto", c10::SymInt max_degree = -1) {
   return {op,
           score,
@@ -70,7 +70,7 @@ inline Call make_call(Op op, Score score, T rowptr, T col, O colptr, O row, O pe
           a_edge,
           bias,
           scale,
-          negative_slope,
+          parameter,
           dropout_p,
           seed,
           std::string(method),
@@ -87,10 +87,10 @@ struct Entry {
                                     0.0, dropout_p, seed, route...));
   }
 
-  static ForwardResult cosine_fwd(T rowptr, T col, T x_dst, T x_src, T beta, O bias, double dropout_p, O seed, O colptr,
-                                  O row, O perm, Route... route) {
+  static ForwardResult cosine_fwd(T rowptr, T col, T x_dst, T x_src, T beta, double eps, O bias, double dropout_p,
+                                  O seed, O colptr, O row, O perm, Route... route) {
     return Stage::forward(make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta, std::nullopt,
-                                    bias, 1.0, 0.0, dropout_p, seed, route...));
+                                    bias, 1.0, eps, dropout_p, seed, route...));
   }
 
   static ForwardResult additive_fwd(T rowptr, T col, T a_dst, T a_src, T v, double negative_slope, O a_edge, O bias,
@@ -108,9 +108,9 @@ struct Entry {
   }
 
   static Gradients4 cosine_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm, T x_dst,
-                               T x_src, T beta, O bias, double dropout_p, O seed, Route... route) {
+                               T x_src, T beta, double eps, O bias, double dropout_p, O seed, Route... route) {
     auto g = Stage::backward(make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta,
-                                       std::nullopt, bias, 1.0, 0.0, dropout_p, seed, route...),
+                                       std::nullopt, bias, 1.0, eps, dropout_p, seed, route...),
                              BackwardInputs{grad_out, grad_lse, out, lse});
     return {g[0], g[1], g[2], g[4]};
   }

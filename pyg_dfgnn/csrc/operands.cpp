@@ -6,8 +6,6 @@
 namespace dfgnn {
 namespace {
 
-constexpr double kNormEps = 1e-12;  // of torch.nn.functional.normalize
-
 struct Names {
   const char *a, *b, *c;
 };
@@ -59,8 +57,9 @@ at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Tensor& v
   return to_accumulate(t, accumulate_type(value.scalar_type()));
 }
 
-at::Tensor reciprocal_norm(const at::Tensor& x, at::ScalarType type) {
-  return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min_(kNormEps).reciprocal_();
+// 1 / max(|x|, eps), as torch.nn.functional.normalize has it.
+at::Tensor reciprocal_norm(const at::Tensor& x, double eps, at::ScalarType type) {
+  return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min_(eps).reciprocal_();
 }
 
 void set_cosine(Attention& attention, const Call& call) {
@@ -68,11 +67,12 @@ void set_cosine(Attention& attention, const Call& call) {
   const auto& beta = call.c;
   check_device(beta, "beta", attention.value.device());
   TORCH_CHECK(beta.is_floating_point(), "beta: expected a floating point tensor, got ", beta.scalar_type());
+  TORCH_CHECK(call.parameter > 0.0, "eps: expected a number > 0, got ", call.parameter);
   TORCH_CHECK(beta.numel() == 1 || beta.numel() == attention.heads(), "beta: expected 1 element or one a head (",
               attention.heads(), "), got shape ", beta.sizes());
-  attention.src_scale = reciprocal_norm(attention.src, type);
+  attention.src_scale = reciprocal_norm(attention.src, call.parameter, type);
   const auto dst_norm =
-      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, type);
+      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, type);
   attention.dst_scale = dst_norm * beta.reshape({1, beta.numel()}).to(type);
 }
 
@@ -81,8 +81,9 @@ at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, 
 }
 
 // The gradient of x from g = d/d(r x), given r and <x, g>.
-at::Tensor normalize_backward(const at::Tensor& x, const at::Tensor& r, const at::Tensor& g, const at::Tensor& dot) {
-  const auto project = at::where(r < 1.0 / kNormEps, r * r * dot, at::zeros({}, r.options()));
+at::Tensor normalize_backward(const at::Tensor& x, const at::Tensor& r, const at::Tensor& g, const at::Tensor& dot,
+                              double eps) {
+  const auto project = at::where(r < 1.0 / eps, r * r * dot, at::zeros({}, r.options()));
   return r.unsqueeze(-1) * (g - project.unsqueeze(-1) * x);
 }
 
@@ -127,6 +128,8 @@ Attention make_attention(const Call& call) {
   if (call.score == Score::cosine) set_cosine(attention, call);
 
   const auto num_edges = call.col.numel();
+  TORCH_CHECK(num_src > 0 || num_edges == 0, "col: expected no entries where there are no source nodes, got ",
+              num_edges);
   if (call.a_edge.has_value()) {
     attention.a_edge = logit_term(*call.a_edge, "a_edge", value, {num_edges, heads}, "[E, heads]");
   }
@@ -134,7 +137,7 @@ Attention make_attention(const Call& call) {
     attention.bias = logit_term(*call.bias, "bias", value, {num_edges, heads}, "[E, heads]");
   }
   attention.scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
-  attention.negative_slope = call.negative_slope;
+  attention.negative_slope = call.parameter;
 
   TORCH_CHECK(call.dropout_p >= 0.0 && call.dropout_p <= 1.0, "dropout_p: expected a probability in [0, 1], got ",
               call.dropout_p);
@@ -196,11 +199,13 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
   const auto beta = call.c.reshape({1, call.c.numel()}).to(type);
   const auto x_dst = attention.dst.to(type), g_dst = gradients.dst.to(type);
   const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
-  const auto r_dst = call.a.is_same(call.b) ? attention.src_scale : reciprocal_norm(attention.dst, type);
+  const auto r_dst =
+      call.a.is_same(call.b) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, type);
   const auto dot_dst = (x_dst * g_dst).sum(-1), dot_src = (x_src * g_src).sum(-1);
 
-  const auto grad_x_dst = beta.unsqueeze(-1) * normalize_backward(x_dst, r_dst, g_dst, dot_dst);
-  const auto grad_x_src = normalize_backward(x_src, attention.src_scale, g_src, dot_src) + gradients.value;
+  const auto grad_x_dst = beta.unsqueeze(-1) * normalize_backward(x_dst, r_dst, g_dst, dot_dst, call.parameter);
+  const auto grad_x_src =
+      normalize_backward(x_src, attention.src_scale, g_src, dot_src, call.parameter) + gradients.value;
   auto grad_beta = (r_dst * dot_dst).sum(0);
   if (call.c.numel() == 1) grad_beta = grad_beta.sum();
   return {grad_x_dst.to(value.scalar_type()), grad_x_src.to(value.scalar_type()),

@@ -48,9 +48,9 @@ ForwardResult forward(const Call& c) {
     case Score::dot:
       return with_tail(dot, c.scale);
     case Score::cosine:
-      return with_tail(cosine);
+      return with_tail(cosine, c.parameter);
     default:
-      return with_tail(additive, c.negative_slope, c.a_edge);
+      return with_tail(additive, c.parameter, c.a_edge);
   }
 }
 
@@ -71,9 +71,9 @@ CallGradients backward(const Call& c, const BackwardInputs& in) {
     case Score::dot:
       return without_a_edge(with_tail(dot, c.scale));
     case Score::cosine:
-      return without_a_edge(with_tail(cosine));
+      return without_a_edge(with_tail(cosine, c.parameter));
     default: {
-      const Gradients5 g = with_tail(additive, c.negative_slope, c.a_edge);
+      const Gradients5 g = with_tail(additive, c.parameter, c.a_edge);
       return {std::get<0>(g), std::get<1>(g), std::get<2>(g), std::get<3>(g), std::get<4>(g)};
     }
   }

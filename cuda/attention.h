@@ -1,0 +1,71 @@
+// Fused graph attention on CUDA: what callers of the kernels see. Raw pointers, sizes, a stream; no torch.
+// The meaning of each operand and the formulas are those of the operators (README, "Operators"):
+//   s_e = score(dst_i, src_j) + bias_e,  out_i = sum_j dropout(softmax_j(s)) value_j,  lse_i = log sum_j exp(s_ij)
+// for edge e = (i <- j), the e-th of the CSR. All arrays are contiguous, T is `type`, A its accumulation type (double
+// for f64, float otherwise); feature pointers are 16-byte aligned.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dfgnn::cuda {
+
+enum class Type { f32, f16, bf16, f64 };
+enum class Score { dot, cosine, additive };
+
+// int32 or int64 indices; the branch is uniform and costs nothing beside the gather that follows.
+struct Index {
+  const void* data = nullptr;
+  bool wide = false;  // int64
+
+#ifdef __CUDACC__
+  __device__ __forceinline__ int64_t operator[](int64_t i) const {
+    return wide ? __ldg(static_cast<const long long*>(data) + i) : __ldg(static_cast<const int*>(data) + i);
+  }
+#endif
+};
+
+struct Attention {
+  Type type;
+  Score score;
+  int64_t num_dst, num_src, num_edges;
+  int heads, head_dim;
+  Index rowptr, col;                  // CSR by destination; entries of col at or past rowptr[num_dst] are not edges
+  Index colptr, row, perm;            // CSC by source, perm: CSC to CSR position; in a backward pass
+  const void *dst, *src;              // T [nodes, heads, head_dim]; additive: A [nodes, heads]
+  const void* value;                  // T [num_src, heads, head_dim]; cosine: the same as src
+  const void *dst_scale, *src_scale;  // cosine: A [nodes, heads]
+  const void *a_edge, *bias;          // A [num_edges, heads] or null
+  double scale, negative_slope, dropout_p;
+  const int64_t* seed;  // on the device; null without dropout
+};
+
+struct Outputs {
+  void* out;  // T [num_dst, heads, head_dim]
+  void* lse;  // A [num_dst, heads]
+};
+
+struct Gradients {
+  const void *grad_out, *out;  // T [num_dst, heads, head_dim]
+  const void *lse, *grad_lse;  // A [num_dst, heads]; grad_lse may be null
+  void* delta;                 // scratch A [num_dst, heads]
+  void *dst, *src, *value;     // shaped like their operands
+  void *a_edge, *bias;         // A [num_edges, heads] or null
+};
+
+// SMMF, Shared Memory Maximization Fusion: one kernel forward, one a side backward; nothing of size num_edges is
+// stored.
+cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
+cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
+
+// Whether smmf_bwd can run: a row of features must fit a warp's registers. pmf_bwd takes any head size.
+bool smmf_bwd_supports(Type type, int head_dim);
+
+// PMF, Parallelism Maximization Fusion: an edge-parallel SDDMM, then the rest by rows.
+// scores: A [num_edges, heads]; workspace: 2 x A [num_edges, heads].
+cudaError_t pmf_fwd(const Attention& attention, const Outputs& outputs, void* scores, cudaStream_t stream);
+cudaError_t pmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,170 @@
+// A row of features spread over the lanes of a warp, and sums over lanes.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace dfgnn::cuda {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+template <class T>
+struct Accumulate {
+  using type = float;
+};
+template <>
+struct Accumulate<double> {
+  using type = double;
+};
+
+__device__ __forceinline__ float to_accumulate(float x) { return x; }
+__device__ __forceinline__ float to_accumulate(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_accumulate(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ double to_accumulate(double x) { return x; }
+
+template <class T>
+__device__ __forceinline__ T from_accumulate(typename Accumulate<T>::type x) {
+  if constexpr (sizeof(T) == 2) {
+    if constexpr (std::is_same_v<T, __half>) return __float2half_rn(x);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+// How a head's features lie over the lanes of a warp. In an SDDMM, kLanes lanes share an edge, each with kSteps vectors
+// of kVec features; kLanes is small so that a warp holds several edges and the sums over lanes are short. In an SpMM,
+// where there is nothing to sum over lanes, as many lanes as possible share an edge (Wide).
+template <class T_, int kVec_, int kLanes_, int kSteps_, bool kLoop_ = false>
+struct Shape {
+  using T = T_;
+  using A = typename Accumulate<T>::type;
+  static constexpr int kVec = kVec_, kLanes = kLanes_, kSteps = kSteps_;
+  static constexpr bool kLoop = kLoop_;  // head_dim may exceed kFeatures: kernels go over chunks of kFeatures
+  static constexpr int kGroups = kWarp / kLanes;
+  static constexpr int kFeatures = kVec * kLanes * kSteps;
+
+  static constexpr int kWideLanes = kLanes * kSteps < kWarp ? kLanes * kSteps : kWarp;
+  static constexpr int kWideSteps = kLanes * kSteps / kWideLanes;
+  using Wide = Shape<T, kVec, kWideLanes, kWideSteps, kLoop>;
+};
+
+// One lane's share of a row: vectors lane, lane + kLanes, ... of kVec features each.
+template <class S>
+struct Fragment {
+  using T = typename S::T;
+  using A = typename S::A;
+  A x[S::kSteps * S::kVec];
+
+  __device__ __forceinline__ void zero() {
+#pragma unroll
+    for (int i = 0; i < S::kSteps * S::kVec; ++i) x[i] = A(0);
+  }
+
+  // features: how many the row has left from `row` on; those past it read as 0.
+  __device__ __forceinline__ void load(const T* row, int lane, int features) {
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) {
+      const int f = (s * S::kLanes + lane) * S::kVec;
+      alignas(16) T raw[S::kVec];
+      if constexpr (S::kVec * sizeof(T) == 16) {
+        *reinterpret_cast<uint4*>(raw) =
+            f < features ? __ldg(reinterpret_cast<const uint4*>(row + f)) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int v = 0; v < S::kVec; ++v) x[s * S::kVec + v] = to_accumulate(raw[v]);
+      } else {
+        static_assert(S::kVec == 1);
+        x[s] = f < features ? A(to_accumulate(row[f])) : A(0);
+      }
+    }
+  }
+
+  // Stores steps [first, first + count) of the row, of which x holds the first `count`.
+  template <int kCount>
+  __device__ __forceinline__ void store(T* row, int lane, int features, int first, A factor = A(1)) const {
+#pragma unroll
+    for (int s = 0; s < kCount; ++s) {
+      const int f = ((first + s) * S::kLanes + lane) * S::kVec;
+      if (f >= features) continue;
+      alignas(16) T raw[S::kVec];
+#pragma unroll
+      for (int v = 0; v < S::kVec; ++v) raw[v] = from_accumulate<T>(x[s * S::kVec + v] * factor);
+      if constexpr (S::kVec * sizeof(T) == 16) {
+        *reinterpret_cast<uint4*>(row + f) = *reinterpret_cast<const uint4*>(raw);
+      } else {
+        row[f] = raw[0];
+      }
+    }
+  }
+
+  __device__ __forceinline__ A dot(const Fragment& other) const {
+    A sum = A(0);
+#pragma unroll
+    for (int i = 0; i < S::kSteps * S::kVec; ++i) sum += x[i] * other.x[i];
+    return sum;
+  }
+
+  __device__ __forceinline__ void add(A weight, const Fragment& other) {
+#pragma unroll
+    for (int i = 0; i < S::kSteps * S::kVec; ++i) x[i] += weight * other.x[i];
+  }
+};
+
+// Sum over `kLanes` neighbouring lanes, to all of them.
+template <int kLanes, class A>
+__device__ __forceinline__ A lanes_sum(A x) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+
+template <class A>
+__device__ __forceinline__ A warp_max(A x) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
+
+// Adds up the groups' fragments of a warp. Where a fragment has several steps, each exchange halves what a lane holds
+// (a reduce-scatter): 12 shuffles instead of 32 for 4 groups of 16 values, and the store that follows uses all lanes.
+// Afterwards the lane holds, in x[0 .. kCount * kVec), steps [first, first + kCount) of the sum.
+template <class S>
+struct GroupSum {
+  static constexpr int kCount = S::kSteps >= S::kGroups ? S::kSteps / S::kGroups : 1;
+  int first = 0;
+  bool writes = true;  // false where another group holds the same sum
+
+  __device__ __forceinline__ explicit GroupSum(Fragment<S>& fragment) {
+    const int lane = threadIdx.x % kWarp;
+    reduce<kWarp / 2, S::kSteps>(fragment, lane);
+  }
+
+ private:
+  template <int kOffset, int kHeld>
+  __device__ __forceinline__ void reduce(Fragment<S>& fragment, int lane) {
+    if constexpr (kOffset >= S::kLanes) {
+      const bool upper = lane & kOffset;
+      if constexpr (kHeld >= 2) {
+        constexpr int kHalf = kHeld / 2 * S::kVec;
+#pragma unroll
+        for (int i = 0; i < kHalf; ++i) {
+          const auto sent = upper ? fragment.x[i] : fragment.x[i + kHalf];
+          const auto kept = upper ? fragment.x[i + kHalf] : fragment.x[i];
+          fragment.x[i] = kept + __shfl_xor_sync(kAllLanes, sent, kOffset);
+        }
+        first += upper ? kHeld / 2 : 0;
+        reduce<kOffset / 2, kHeld / 2>(fragment, lane);
+      } else {
+#pragma unroll
+        for (int i = 0; i < S::kVec; ++i) fragment.x[i] += __shfl_xor_sync(kAllLanes, fragment.x[i], kOffset);
+        writes = writes && !upper;
+        reduce<kOffset / 2, kHeld>(fragment, lane);
+      }
+    }
+  }
+};
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,58 @@
+// The gradient of one edge's logit, from the saved log-sum-exp: the probabilities are made again, not stored.
+#pragma once
+
+#include "logit.cuh"
+
+namespace dfgnn::cuda {
+
+// With p = exp(s - lse_i), k the dropout factor, dp = <grad_out_i, value_j> and delta_i = <grad_out_i, out_i> -
+// grad_lse_i:
+//   ds = p (k dp - delta_i),   weight = k p (of value_j in out_i).
+template <class A>
+struct EdgeGradient {
+  A weight, ds;
+  A operand;  // ds times the slope: the gradient of the scaled dot product, or of additive's sum
+};
+
+template <Score score, class T>
+__device__ __forceinline__ EdgeGradient<typename Typed<T>::A> edge_gradient(
+    const Typed<T>& a, const Dropout& dropout, typename Typed<T>::A dot, typename Typed<T>::A dp,
+    typename Typed<T>::A lse, typename Typed<T>::A delta, int64_t i, int64_t j, int64_t e, int h) {
+  using A = typename Typed<T>::A;
+  const Logit<A> s = logit<score>(a, dot, i, j, e, h);
+  const A p = exp_difference(s.value, lse);
+  const A keep = dropout.active() ? dropout.template factor<A>(e, h) : A(1);
+  const A ds = p * (keep * dp - delta);
+  return {keep * p, ds, ds * s.slope};
+}
+
+// delta_i, one warp a (row, head).
+template <class S>
+__global__ void delta_kernel(Typed<typename S::T> a, Gradients g) {
+  using T = typename S::T;
+  using A = typename S::A;
+  const int64_t t = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / S::kLanes;
+  const bool live = t < a.num_dst * a.heads;
+  const int lane = threadIdx.x % S::kLanes;
+  A sum = A(0);
+  for (int f = 0; live && f < a.head_dim; f += S::kFeatures) {
+    Fragment<S> x, y;
+    x.load(static_cast<const T*>(g.grad_out) + t * a.head_dim + f, lane, a.head_dim - f);
+    y.load(static_cast<const T*>(g.out) + t * a.head_dim + f, lane, a.head_dim - f);
+    sum += x.dot(y);
+  }
+  sum = lanes_sum<S::kLanes>(sum);
+  if (live && lane == 0) static_cast<A*>(g.delta)[t] = g.grad_lse ? sum - a.at(g.grad_lse, t) : sum;
+}
+
+template <class S>
+cudaError_t launch_delta(const Attention& a, const Gradients& g, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t lanes = a.num_dst * a.heads * S::kLanes;
+  if (lanes == 0) return cudaSuccess;
+  delta_kernel<S>
+      <<<static_cast<unsigned>((lanes + kThreads - 1) / kThreads), kThreads, 0, stream>>>(Typed<typename S::T>{a}, g);
+  return cudaGetLastError();
+}
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,41 @@
+// Compressed forms of a graph on CUDA: what callers of the kernels see.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention.h"
+
+namespace dfgnn::cuda {
+
+struct MutableIndex {
+  void* data;
+  bool wide;  // int64
+};
+
+// CSR by destination of the edges (src[e] -> dst[e]), e < num_edges: rowptr [num_dst + 1], col and eid [capacity],
+// stats [2] = (max degree, edges with an end out of range, which are left out). With self_loops, edges i -> i are
+// dropped and one put at the end of each row i < min(num_src, num_dst), with eid = num_edges + i. A stable radix sort
+// by destination: edges of a row keep their order. Call with workspace null for its size.
+struct CooToCsr {
+  Index src, dst;
+  int64_t num_edges, num_src, num_dst;
+  bool self_loops;
+  int64_t capacity;
+  MutableIndex rowptr, col, eid;
+  int64_t* stats;
+};
+cudaError_t coo_to_csr(const CooToCsr& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+
+// CSC by source of a CSR: colptr [num_src + 1], row and perm [capacity] of the CSR's index type; perm holds positions
+// in the CSR. Entries past the last edge are 0.
+struct CsrToCsc {
+  Index rowptr, col;
+  int64_t num_dst, num_src, capacity;
+  MutableIndex colptr, row, perm;
+};
+cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,127 @@
+// What the kernels know of one edge: its logit, its dropout mask, its place in the graph.
+#pragma once
+
+#include <cmath>
+
+#include "attention.h"
+#include "fragment.cuh"
+
+namespace dfgnn::cuda {
+
+// The arguments of a kernel, typed.
+template <class T>
+struct Typed : Attention {
+  using A = typename Accumulate<T>::type;
+
+  __device__ __forceinline__ int64_t features(int64_t node, int head) const { return (node * heads + head) * head_dim; }
+  __device__ __forceinline__ const T* dst_row(int64_t i, int h) const {
+    return static_cast<const T*>(dst) + features(i, h);
+  }
+  __device__ __forceinline__ const T* src_row(int64_t j, int h) const {
+    return static_cast<const T*>(src) + features(j, h);
+  }
+  __device__ __forceinline__ const T* value_row(int64_t j, int h) const {
+    return static_cast<const T*>(value) + features(j, h);
+  }
+  __device__ __forceinline__ static A at(const void* data, int64_t i) { return __ldg(static_cast<const A*>(data) + i); }
+
+  // Source of edge e; `ok` is false, and the source 0, where col is out of range: the caller makes the row NaN.
+  __device__ __forceinline__ int64_t source(int64_t e, bool& ok) const {
+    const int64_t j = col[e];
+    ok = static_cast<uint64_t>(j) < static_cast<uint64_t>(num_src);
+    return ok ? j : 0;
+  }
+};
+
+// A logit and its derivative by what the score's operands make it of: the scaled dot product, or additive's sum.
+template <class A>
+struct Logit {
+  A value, slope;
+};
+
+// `dot` is <dst_i, src_j>, unused by the additive score.
+template <Score score, class T>
+__device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A dot, int64_t i, int64_t j, int64_t e,
+                                      int h) {
+  using A = typename Typed<T>::A;
+  Logit<A> s;
+  if constexpr (score == Score::dot) {
+    s = {static_cast<A>(a.scale) * dot, A(1)};
+  } else if constexpr (score == Score::cosine) {
+    s = {a.at(a.dst_scale, i * a.heads + h) * a.at(a.src_scale, j * a.heads + h) * dot, A(1)};
+  } else {
+    A sum = a.at(a.dst, i * a.heads + h) + a.at(a.src, j * a.heads + h);
+    if (a.a_edge) sum += a.at(a.a_edge, e * a.heads + h);
+    const A slope = sum > A(0) ? A(1) : static_cast<A>(a.negative_slope);
+    s = {sum * slope, slope};
+  }
+  if (a.bias) s.value += a.at(a.bias, e * a.heads + h);
+  return s;
+}
+
+// exp(s - m), 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.
+template <class A>
+__device__ __forceinline__ A exp_difference(A s, A m) {
+  if (s == -INFINITY) return A(0);
+  if constexpr (sizeof(A) == 4) {
+    return __expf(s - m);
+  } else {
+    return exp(s - m);
+  }
+}
+
+// Dropout of edge e and head h: 0 where dropped, 1 / (1 - p) where kept. Philox4x32-10 (Salmon et al., SC'11) keyed by
+// the seed and counted by the edge's CSR position and head: the backward pass, the other method and the CPU draw the
+// same.
+class Dropout {
+ public:
+  __device__ __forceinline__ explicit Dropout(const Attention& a)
+      : threshold_(static_cast<uint64_t>(ceil(a.dropout_p * 0x1p32))),
+        kept_(a.dropout_p < 1.0 ? 1.0 / (1.0 - a.dropout_p) : 0.0),
+        seed_(a.seed ? static_cast<uint64_t>(*a.seed) : 0) {}
+
+  __device__ __forceinline__ bool active() const { return threshold_ > 0; }
+
+  // Kept where u >= p, with u = word / 2^32: in integers, where word >= ceil(p 2^32).
+  template <class A>
+  __device__ __forceinline__ A factor(int64_t e, int h) const {
+    return first_word(static_cast<uint64_t>(e), static_cast<uint32_t>(h)) >= threshold_ ? static_cast<A>(kept_) : A(0);
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t first_word(uint64_t e, uint32_t h) const {
+    uint32_t c0 = static_cast<uint32_t>(e), c1 = static_cast<uint32_t>(e >> 32), c2 = h, c3 = 0;
+    uint32_t k0 = static_cast<uint32_t>(seed_), k1 = static_cast<uint32_t>(seed_ >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+      const uint32_t low0 = 0xD2511F53u * c0, high0 = __umulhi(0xD2511F53u, c0);
+      const uint32_t low1 = 0xCD9E8D57u * c2, high1 = __umulhi(0xCD9E8D57u, c2);
+      c0 = high1 ^ c1 ^ k0;
+      c2 = high0 ^ c3 ^ k1;
+      c1 = low1;
+      c3 = low0;
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    return c0;
+  }
+
+  uint64_t threshold_;
+  double kept_;
+  uint64_t seed_;
+};
+
+// Bounds of row r of a compressed form, made safe: within [0, num_entries], never decreasing.
+__device__ __forceinline__ int64_t clamp_to(int64_t x, int64_t high) { return x < 0 ? 0 : (x > high ? high : x); }
+
+struct Range {
+  int64_t begin, end;
+  __device__ __forceinline__ int64_t size() const { return end - begin; }
+};
+
+__device__ __forceinline__ Range row_range(const Index& ptr, int64_t r, int64_t num_entries) {
+  const int64_t begin = clamp_to(ptr[r], num_entries), end = clamp_to(ptr[r + 1], num_entries);
+  return {begin, end < begin ? begin : end};
+}
+
+}  // namespace dfgnn::cuda

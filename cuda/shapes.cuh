@@ -1,0 +1,56 @@
+// From run-time types and sizes to templates.
+#pragma once
+
+#include "attention.h"
+#include "fragment.cuh"
+
+namespace dfgnn::cuda {
+
+// Calls launch.operator()<S>() with the shape for a head size: 16-byte vectors where it is a multiple of them.
+template <class T, class Launch>
+cudaError_t for_shape(int head_dim, const Launch& launch) {
+  constexpr int kVec = 16 / sizeof(T);
+  constexpr int kSteps = kVec == 8 ? 2 : 4;  // 16 numbers a fragment at the most: what registers hold a few of
+  if constexpr (sizeof(T) < 8) {             // float64 is there for gradcheck: one shape serves
+    if (head_dim % kVec == 0) {
+      const int vectors = head_dim / kVec;
+      if (vectors <= 4) return launch.template operator()<Shape<T, kVec, 4, 1>>();
+      if (vectors <= 8) return launch.template operator()<Shape<T, kVec, 8, 1>>();
+      if (vectors <= 16) return launch.template operator()<Shape<T, kVec, 8, 2>>();
+      if (vectors <= 32) return launch.template operator()<Shape<T, kVec, 32 / kSteps, kSteps>>();
+      return launch.template operator()<Shape<T, kVec, 32, kSteps, true>>();
+    }
+  }
+  return launch.template operator()<Shape<T, 1, 32, 4, true>>();
+}
+
+template <class Launch>
+cudaError_t for_type_and_shape(Type type, int head_dim, const Launch& launch) {
+  switch (type) {
+    case Type::f32:
+      return for_shape<float>(head_dim, launch);
+    case Type::f16:
+      return for_shape<__half>(head_dim, launch);
+    case Type::bf16:
+      return for_shape<__nv_bfloat16>(head_dim, launch);
+    default:
+      return for_shape<double>(head_dim, launch);
+  }
+}
+
+// Calls launch.operator()<score, S>().
+template <class Launch>
+cudaError_t for_score_and_shape(const Attention& a, const Launch& launch) {
+  return for_type_and_shape(a.type, a.head_dim, [&]<class S>() {
+    switch (a.score) {
+      case Score::dot:
+        return launch.template operator()<Score::dot, S>();
+      case Score::cosine:
+        return launch.template operator()<Score::cosine, S>();
+      default:
+        return launch.template operator()<Score::additive, S>();
+    }
+  });
+}
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,142 @@
+// Attention on CUDA tensors: allocation, device and stream around the kernels of cuda/.
+#include "../../../cuda/attention.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "../attention.h"
+
+namespace dfgnn {
+namespace {
+
+cuda::Type type_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      return cuda::Type::f32;
+    case at::kHalf:
+      return cuda::Type::f16;
+    case at::kBFloat16:
+      return cuda::Type::bf16;
+    default:
+      return cuda::Type::f64;
+  }
+}
+
+cuda::Score score_of(Score score) {
+  switch (score) {
+    case Score::dot:
+      return cuda::Score::dot;
+    case Score::cosine:
+      return cuda::Score::cosine;
+    default:
+      return cuda::Score::additive;
+  }
+}
+
+cuda::Index index_of(const at::Tensor& t) {
+  if (!t.defined()) return {};
+  return {t.const_data_ptr(), t.scalar_type() == at::kLong};
+}
+
+const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+
+// Kernels load features 16 bytes at a time; a view may begin anywhere.
+at::Tensor aligned(const at::Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 ? t : t.clone();
+}
+
+// The operands with features aligned; `src` and `value` stay one tensor where they are.
+Attention align_features(Attention a) {
+  if (a.score != Score::additive) {
+    const bool same_value = a.src.is_same(a.value), same_dst = a.dst.is_same(a.src);
+    a.src = aligned(a.src);
+    a.dst = same_dst ? a.src : aligned(a.dst);
+    a.value = same_value ? a.src : aligned(a.value);
+  } else {
+    a.value = aligned(a.value);
+  }
+  return a;
+}
+
+cuda::Attention operands_of(const Attention& a) {
+  return {type_of(a.value),
+          score_of(a.score),
+          a.num_dst(),
+          a.num_src(),
+          a.num_edges(),
+          static_cast<int>(a.heads()),
+          static_cast<int>(a.head_dim()),
+          index_of(a.rowptr),
+          index_of(a.col),
+          index_of(a.colptr),
+          index_of(a.row),
+          index_of(a.perm),
+          data_of(a.dst),
+          data_of(a.src),
+          data_of(a.value),
+          data_of(a.dst_scale),
+          data_of(a.src_scale),
+          data_of(a.a_edge),
+          data_of(a.bias),
+          a.scale,
+          a.negative_slope,
+          a.dropout_p,
+          static_cast<const int64_t*>(data_of(a.seed))};
+}
+
+}  // namespace
+
+ForwardResult forward_cuda(const Attention& given, Method method) {
+  const c10::cuda::CUDAGuard guard(given.value.device());
+  const auto a = align_features(given);
+  const auto options = a.value.options();
+  const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
+  auto out = at::empty({a.num_dst(), a.heads(), a.head_dim()}, options);
+  auto lse = at::empty({a.num_dst(), a.heads()}, scalars);
+  const cuda::Outputs outputs{out.mutable_data_ptr(), lse.mutable_data_ptr()};
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  if (method == Method::pmf) {
+    const auto scores = at::empty({a.num_edges(), a.heads()}, scalars);
+    C10_CUDA_CHECK(cuda::pmf_fwd(operands_of(a), outputs, scores.mutable_data_ptr(), stream));
+  } else {
+    C10_CUDA_CHECK(cuda::smmf_fwd(operands_of(a), outputs, stream));
+  }
+  return {out, lse};
+}
+
+Gradients backward_cuda(const Attention& given, const Saved& saved, Method method) {
+  const c10::cuda::CUDAGuard guard(given.value.device());
+  const auto a = align_features(given);
+  const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out);
+  const auto scalars = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
+  // Entries of col past the last edge are no edges, and their gradients are 0.
+  const auto edge_gradient = [](const at::Tensor& operand) {
+    return operand.defined() ? at::zeros_like(operand) : at::Tensor();
+  };
+  Gradients gradients{at::empty_like(a.dst), at::empty_like(a.src), at::empty_like(a.value), edge_gradient(a.a_edge),
+                      edge_gradient(a.bias)};
+  const auto delta = at::empty({a.num_dst(), a.heads()}, scalars);
+  const auto result_of = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
+  const cuda::Gradients pointers{data_of(grad_out),
+                                 data_of(out),
+                                 data_of(saved.lse),
+                                 data_of(saved.grad_lse),
+                                 result_of(delta),
+                                 result_of(gradients.dst),
+                                 result_of(gradients.src),
+                                 result_of(gradients.value),
+                                 result_of(gradients.a_edge),
+                                 result_of(gradients.bias)};
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto operands = operands_of(a);
+  if (method == Method::smmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
+    C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, stream));
+  } else {
+    const auto workspace = at::empty({2, a.num_edges(), a.heads()}, scalars);
+    C10_CUDA_CHECK(cuda::pmf_bwd(operands, pointers, workspace.mutable_data_ptr(), stream));
+  }
+  return gradients;
+}
+
+}  // namespace dfgnn

@@ -1,0 +1,53 @@
+// Graph building on CUDA tensors: allocation, device and stream around the kernels of cuda/.
+#include "../../../cuda/graph.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "../graph.h"
+
+namespace dfgnn {
+namespace {
+
+cuda::Index read(const at::Tensor& t) { return {t.const_data_ptr(), t.scalar_type() == at::kLong}; }
+
+cuda::MutableIndex write(const at::Tensor& t) { return {t.mutable_data_ptr(), t.scalar_type() == at::kLong}; }
+
+template <class Task>
+void run(cudaError_t (*build)(const Task&, void*, size_t&, cudaStream_t), const Task& task,
+         const at::TensorOptions& options) {
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  size_t bytes = 0;
+  C10_CUDA_CHECK(build(task, nullptr, bytes, stream));
+  const auto workspace = at::empty({static_cast<int64_t>(bytes) + 1}, options.dtype(at::kByte));
+  C10_CUDA_CHECK(build(task, workspace.mutable_data_ptr(), bytes, stream));
+}
+
+}  // namespace
+
+Csr coo_to_csr_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
+                    at::ScalarType index_type) {
+  const c10::cuda::CUDAGuard guard(src.device());
+  const int64_t capacity = src.numel() + (self_loops ? std::min(num_src, num_dst) : 0);
+  const auto options = src.options().dtype(index_type);
+  auto rowptr = at::empty({num_dst + 1}, options), col = at::empty({capacity}, options);
+  auto eid = at::empty({capacity}, options), stats = at::empty({2}, options.dtype(at::kLong));
+  run(cuda::coo_to_csr,
+      {read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col), write(eid),
+       stats.mutable_data_ptr<int64_t>()},
+      options);
+  return {rowptr, col, eid, stats};
+}
+
+Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src) {
+  const c10::cuda::CUDAGuard guard(rowptr.device());
+  auto colptr = at::empty({num_src + 1}, rowptr.options());
+  auto row = at::empty_like(col), perm = at::empty_like(col);
+  run(cuda::csr_to_csc,
+      {read(rowptr), read(col), rowptr.numel() - 1, num_src, col.numel(), write(colptr), write(row), write(perm)},
+      rowptr.options());
+  return {colptr, row, perm};
+}
+
+}  // namespace dfgnn
