@@ -1,0 +1,67 @@
+"""One conversion per ``edge_index`` object, however many layers and epochs use it.
+
+The cache holds what was built from an object for as long as that object lives, and keeps no tensor
+of it alive. An entry is valid for one version of the object: a change in place, counted by torch in
+``Tensor._version``, ends it. (A change that torch does not see, through ``.data`` or shared NumPy
+memory, is not seen here either.) An entry is whole before any other thread can see it; two threads
+that come first at the same time build the same twice.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Optional, TypeVar, Union
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import SparseTensor
+
+Built = TypeVar("Built")
+
+_entries = WeakIdKeyDictionary()
+
+
+def is_eager(edge_index: Union[Tensor, SparseTensor]) -> bool:
+    """Whether code may look at values of ``edge_index`` now: eager mode outside of a CUDA graph's
+    capture (whose replays must convert again: the tensor may have been refilled)."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    tensor = _tensors(edge_index)[0]
+    return (
+        type(tensor) is Tensor
+        and not tensor.is_meta
+        and _get_current_dispatch_mode() is None
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def lookup(edge_index: Any, arguments: tuple[Hashable, ...], build: Callable[..., Built]) -> Built:
+    """``build(edge_index, *arguments)``, or what it returned before for the same."""
+    tensors = _tensors(edge_index)
+    version = _version(tensors)
+    known_version, built = _entries.get(edge_index, (None, {}))
+    if known_version == version and arguments in built:
+        return built[arguments]
+    # Not as inference tensors, which later training could not use, and without autograd.
+    with torch.inference_mode(False), torch.no_grad():
+        result = build(tensors[0] if isinstance(edge_index, EdgeIndex) else edge_index, *arguments)
+    if version is not None:
+        known: dict[tuple[Hashable, ...], Any] = built if known_version == version else {}
+        _entries[edge_index] = (version, {**known, arguments: result})
+    return result
+
+
+def _tensors(edge_index: Union[Tensor, SparseTensor]) -> tuple[Tensor, ...]:
+    """The tensors that hold the edges."""
+    if isinstance(edge_index, SparseTensor):
+        return edge_index.storage.rowptr(), edge_index.storage.col()
+    return (edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index,)
+
+
+def _version(tensors: tuple[Tensor, ...]) -> Optional[tuple[Hashable, ...]]:
+    """What differs after any change; None where torch counts no versions (inference tensors)."""
+    if any(t.is_inference() for t in tensors):
+        return None
+    return tuple((t._version, t.data_ptr(), t.shape) for t in tensors)
