@@ -1,0 +1,152 @@
+"""Attention over the edges of a graph: scriptable wrappers of ``torch.ops.dfgnn.attention``.
+
+For every destination ``i`` and head ``h`` they compute
+
+    out[i, h] = Σ_e α_e v[j(e), h],    α = softmax over the edges e of i of  s_e + bias_e
+
+in one fused kernel that keeps nothing per edge and feature (DF-GNN: Dynamic Fusion Framework for
+Attention Graph Neural Networks on GPUs, LoG 2024); they differ in the score ``s``. Destinations
+without edges get 0, and duplicate edges are separate terms. ``E``-sized arguments are in the order
+of ``graph.col``; bring ``t`` from that of ``edge_index`` with ``t[graph.eid]``. Wrong shapes,
+dtypes and devices raise a RuntimeError that names the argument.
+
+Arguments that all have:
+    graph: The structure, see :func:`pyg_dfgnn.build_graph`.
+    bias: ``[E, heads]``, added to the scores.
+    dropout_p: The probability that an edge's α is zeroed; the others are scaled by ``1 / (1 −
+        dropout_p)``.
+    method: ``"smmf"``, ``"pmf"``, or ``"auto"``, which looks for super nodes in the graph.
+
+Features are float32, float16, bfloat16 or float64, and logits and sums are float32 (float64 for
+float64).
+"""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .graph import Graph
+
+
+def dot_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    graph: Graph,
+    scale: Optional[float] = None,
+    bias: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    method: str = "auto",
+) -> Tensor:
+    """Attention with ``s = scale · q_i·k_j``.
+
+    That of the graph transformer (Shi et al., Masked Label Prediction, 2021).
+
+    Args:
+        q: ``[num_dst, heads, head_dim]``.
+        k: ``[num_src, heads, head_dim]``.
+        v: ``[num_src, heads, head_dim]``.
+        scale: ``1 / sqrt(head_dim)`` where it is None.
+
+    Returns:
+        ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
+    """
+    out, _ = torch.ops.dfgnn.attention(
+        graph.rowptr,
+        graph.col,
+        q=q,
+        k=k,
+        v=v,
+        scale=scale,
+        bias=bias,
+        dropout_p=dropout_p,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        method=method,
+        max_degree=graph.max_degree,
+    )
+    return out
+
+
+def cosine_attention(
+    x_dst: Tensor,
+    x_src: Tensor,
+    beta: Tensor,
+    graph: Graph,
+    bias: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    method: str = "auto",
+) -> Tensor:
+    """Attention with ``s = beta · cos(x_i, x_j)`` and values ``x_j``.
+
+    That of AGNN (Thekumparampil et al., 2018).
+
+    Args:
+        x_dst: ``[num_dst, heads, head_dim]``.
+        x_src: ``[num_src, heads, head_dim]``; not normalised. Norms below 1e-12 count as 1e-12.
+        beta: One element, or ``[heads]``.
+
+    Returns:
+        ``[num_dst, heads, head_dim]``, of ``x_src``'s dtype.
+    """
+    out, _ = torch.ops.dfgnn.attention(
+        graph.rowptr,
+        graph.col,
+        x_dst=x_dst,
+        x_src=x_src,
+        beta=beta,
+        bias=bias,
+        dropout_p=dropout_p,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        method=method,
+        max_degree=graph.max_degree,
+    )
+    return out
+
+
+def additive_attention(
+    a_dst: Tensor,
+    a_src: Tensor,
+    v: Tensor,
+    graph: Graph,
+    negative_slope: float = 0.2,
+    a_edge: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    method: str = "auto",
+) -> Tensor:
+    """Attention with ``s = leaky_relu(a_dst_i + a_src_j + a_edge_e)``.
+
+    That of GAT (Veličković et al., 2018).
+
+    Args:
+        a_dst: ``[num_dst, heads]``, of ``v``'s dtype or float32, like ``a_src`` and ``a_edge``.
+        a_src: ``[num_src, heads]``.
+        v: ``[num_src, heads, head_dim]``.
+        negative_slope: The slope of leaky_relu below 0.
+        a_edge: ``[E, heads]``.
+
+    Returns:
+        ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
+    """
+    out, _ = torch.ops.dfgnn.attention(
+        graph.rowptr,
+        graph.col,
+        a_dst=a_dst,
+        a_src=a_src,
+        v=v,
+        negative_slope=negative_slope,
+        a_edge=a_edge,
+        bias=bias,
+        dropout_p=dropout_p,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        method=method,
+        max_degree=graph.max_degree,
+    )
+    return out
