@@ -2,10 +2,12 @@
 
 import torch
 
-from . import _library
+from . import _library, nn, ops
+from .graph import Graph, build_graph
 
 _library.load()
 
+__all__ = ["Graph", "build_graph", "cuda_version", "nn", "ops"]
 __version__ = "0.1.0"
 
 

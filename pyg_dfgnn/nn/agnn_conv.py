@@ -1,0 +1,67 @@
+"""The layer of attention-based graph neural networks."""
+
+from typing import Any, Optional, Union
+
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn
+from torch import Tensor
+from torch_geometric.typing import SparseTensor, torch_sparse
+from torch_geometric.utils import add_self_loops, remove_self_loops
+
+from ..graph import Graph
+from ..ops import cosine_attention
+from ._fused import FusedConv, as_in_autocast, no_fused_path
+
+
+class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
+    """``torch_geometric.nn.AGNNConv`` with fused attention, and the same results.
+
+    Args:
+        method: The method of the fused operator, ``"auto"``, ``"smmf"`` or ``"pmf"``.
+
+    All other arguments are those of ``torch_geometric.nn.AGNNConv``.
+    """
+
+    def __init__(
+        self,
+        requires_grad: bool = True,
+        add_self_loops: bool = True,
+        *,
+        method: str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(requires_grad, add_self_loops, **kwargs)
+        self.method = method
+
+    def forward(self, x: Tensor, edge_index: Union[Tensor, SparseTensor, Graph]) -> Tensor:
+        """``out = Σ_j α_ij x_j``, with ``α = softmax_j(beta · cos(x_i, x_j))``.
+
+        Args:
+            x: ``[N, F]``.
+            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
+                :class:`pyg_dfgnn.Graph`, built with ``self_loops=True`` where the layer adds
+                self-loops.
+
+        Returns:
+            ``[N, F]``.
+        """
+        graph: Optional[Graph] = None
+        if x.dim() == 2 and (self.node_dim == 0 or self.node_dim == -2):
+            graph = self.fused_graph(edge_index, x, x.size(0), x.size(0), self.add_self_loops)
+        if graph is not None:
+            features = x.unsqueeze(1)
+            out = cosine_attention(
+                features, features, self.beta, graph, method=self.method
+            ).squeeze(1)
+            return as_in_autocast(out.to(torch.promote_types(x.dtype, self.beta.dtype)))
+        if isinstance(edge_index, Graph):
+            raise ValueError(no_fused_path())
+        if self.add_self_loops:
+            if isinstance(edge_index, SparseTensor):
+                edge_index = torch_sparse.set_diag(edge_index)
+            elif isinstance(edge_index, Tensor):
+                edge_index, _ = remove_self_loops(edge_index)
+                edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(self.node_dim))
+        # propagate_type: (x: Tensor, x_norm: Tensor)
+        return self.propagate(edge_index, x=x, x_norm=F.normalize(x, p=2.0, dim=-1))

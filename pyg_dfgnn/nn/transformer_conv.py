@@ -1,0 +1,156 @@
+"""The graph transformer layer."""
+
+import typing
+from typing import Any, Optional, Union
+
+import torch
+import torch_geometric.nn
+from torch import Tensor
+from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
+
+from ..graph import Graph
+from ..ops import dot_attention
+from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path
+
+if typing.TYPE_CHECKING:
+    from typing import overload
+else:
+    from torch.jit import _overload_method as overload
+
+
+class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
+    """``torch_geometric.nn.TransformerConv`` with fused attention, and the same results.
+
+    Args:
+        method: The method of the fused operator, ``"auto"``, ``"smmf"`` or ``"pmf"``.
+
+    All other arguments are those of ``torch_geometric.nn.TransformerConv``.
+    """
+
+    _alpha: OptTensor
+
+    def __init__(
+        self,
+        in_channels: Union[int, tuple[int, int]],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        beta: bool = False,
+        dropout: float = 0.0,
+        edge_dim: Optional[int] = None,
+        bias: bool = True,
+        root_weight: bool = True,
+        *,
+        method: str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            heads,
+            concat,
+            beta,
+            dropout,
+            edge_dim,
+            bias,
+            root_weight,
+            **kwargs,
+        )
+        self.method = method
+
+    @overload
+    def forward(
+        self,
+        x: Union[Tensor, PairTensor],
+        edge_index: Union[Tensor, SparseTensor, Graph],
+        edge_attr: OptTensor = None,
+        return_attention_weights: NotGiven = None,
+    ) -> Tensor:
+        pass
+
+    @overload
+    def forward(  # noqa: F811
+        self,
+        x: Union[Tensor, PairTensor],
+        edge_index: Tensor,
+        edge_attr: OptTensor = None,
+        return_attention_weights: Given = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        pass
+
+    @overload
+    def forward(  # noqa: F811
+        self,
+        x: Union[Tensor, PairTensor],
+        edge_index: SparseTensor,
+        edge_attr: OptTensor = None,
+        return_attention_weights: Given = None,
+    ) -> tuple[Tensor, SparseTensor]:
+        pass
+
+    def forward(  # noqa: F811
+        self,
+        x: Union[Tensor, PairTensor],
+        edge_index: Union[Tensor, SparseTensor, Graph],
+        edge_attr: OptTensor = None,
+        return_attention_weights: Optional[bool] = None,
+    ) -> Union[Tensor, tuple[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, SparseTensor]]:
+        """``out = Σ_j α_ij W_v x_j (+ root)``, with ``α = softmax_j(q_i·k_j / sqrt(C))``.
+
+        Edge features and attention weights take PyG's path.
+
+        Args:
+            x: ``[N, in_channels]``, or a pair of such for the sources and the destinations.
+            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
+                :class:`pyg_dfgnn.Graph`.
+            edge_attr: ``[E, edge_dim]``.
+            return_attention_weights: Where it is not None, attention weights ``[E, heads]`` (before
+                dropout) are returned too.
+
+        Returns:
+            ``[N_dst, heads * out_channels]`` (without ``concat``: ``[N_dst, out_channels]``), or,
+            with attention weights, ``(out, (edge_index, α))``, for a SparseTensor
+            ``(out, adjacency with values α)``.
+        """
+        H, C = self.heads, self.out_channels
+        if isinstance(x, Tensor):
+            x = (x, x)
+        query = self.lin_query(x[1]).view(-1, H, C)
+        key = self.lin_key(x[0]).view(-1, H, C)
+        value = self.lin_value(x[0]).view(-1, H, C)
+
+        graph: Optional[Graph] = None
+        if (
+            edge_attr is None
+            and self.lin_edge is None
+            and not isinstance(return_attention_weights, bool)
+        ):
+            graph = self.fused_graph(edge_index, value, value.size(0), query.size(0), False)
+        if graph is not None:
+            dropout_p = self.dropout if self.training else 0.0
+            out = as_in_autocast(
+                dot_attention(query, key, value, graph, dropout_p=dropout_p, method=self.method)
+            )
+        elif isinstance(edge_index, Graph):
+            raise ValueError(no_fused_path())
+        else:
+            # propagate_type: (query: Tensor, key:Tensor, value: Tensor, edge_attr: OptTensor)
+            out = self.propagate(edge_index, query=query, key=key, value=value, edge_attr=edge_attr)
+        alpha = self._alpha
+        self._alpha = None
+
+        out = out.view(-1, H * C) if self.concat else out.mean(dim=1)
+        if self.root_weight:
+            root = self.lin_skip(x[1])
+            if self.lin_beta is not None:
+                beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
+                out = beta * root + (1 - beta) * out
+            else:
+                out = out + root
+
+        if isinstance(return_attention_weights, bool):
+            assert alpha is not None
+            if isinstance(edge_index, SparseTensor):
+                return out, edge_index.set_value(alpha, layout="coo")
+            return out, (edge_index, alpha)
+        return out
