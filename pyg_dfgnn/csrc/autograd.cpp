@@ -16,15 +16,15 @@ at::Tensor defined_or_empty(const OptTensor& t) { return t.value_or(at::Tensor()
 OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; }
 
 // The differentiable tensors of the call are a, b, c, a_edge and bias; they are separate arguments so that autograd
-// sees them.
+// sees them, and optional ones since it takes an undefined Tensor for a variable.
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static variable_list forward(AutogradContext* ctx, const Variable& a, const Variable& b, const Variable& c,
-                               const Variable& a_edge, const Variable& bias, const Call& call) {
+                               const OptTensor& a_edge, const OptTensor& bias, const Call& call) {
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [out, lse] = dispatch_forward(call);
-    ctx->save_for_backward({a, b, c, a_edge, bias, call.rowptr, call.col, defined_or_empty(call.colptr),
-                            defined_or_empty(call.row), defined_or_empty(call.perm), defined_or_empty(call.seed), out,
-                            lse});
+    ctx->save_for_backward({a, b, c, defined_or_empty(a_edge), defined_or_empty(bias), call.rowptr, call.col,
+                            defined_or_empty(call.colptr), defined_or_empty(call.row), defined_or_empty(call.perm),
+                            defined_or_empty(call.seed), out, lse});
     auto& data = ctx->saved_data;
     data["op"] = static_cast<int64_t>(call.op);
     data["score"] = static_cast<int64_t>(call.score);
@@ -64,8 +64,7 @@ struct Autograd {
     TORCH_CHECK(has_csc || !(call.colptr.has_value() || call.row.has_value() || call.perm.has_value()),
                 "colptr, row, perm: expected all three of the CSC's tensors or none of them");
     call = with_seed(std::move(call));
-    const auto result = AttentionFunction::apply(call.a, call.b, call.c, defined_or_empty(call.a_edge),
-                                                 defined_or_empty(call.bias), call);
+    const auto result = AttentionFunction::apply(call.a, call.b, call.c, call.a_edge, call.bias, call);
     return {result[0], result[1]};
   }
 };
