@@ -55,6 +55,10 @@ class BuildLibrary(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         self.copy_file(build / "libdfgnn.so", target)
 
+    def copy_extensions_to_source(self) -> None:
+        (ROOT / "pyg_dfgnn" / "lib").mkdir(exist_ok=True)  # which git does not know
+        super().copy_extensions_to_source()
+
 
 class Wheel(bdist_wheel):
     """One wheel for all Pythons of a platform."""
