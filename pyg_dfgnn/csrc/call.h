@@ -87,8 +87,8 @@ struct Entry {
                                     0.0, dropout_p, seed, route...));
   }
 
-  static ForwardResult cosine_fwd(T rowptr, T col, T x_dst, T x_src, T beta, double eps, O bias, double dropout_p,
-                                  O seed, O colptr, O row, O perm, Route... route) {
+  static ForwardResult cosine_fwd(T rowptr, T col, T x_dst, T x_src, T beta, O bias, double dropout_p, O seed, O colptr,
+                                  O row, O perm, double eps, Route... route) {
     return Stage::forward(make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta, std::nullopt,
                                     bias, 1.0, eps, dropout_p, seed, route...));
   }
@@ -108,7 +108,7 @@ struct Entry {
   }
 
   static Gradients4 cosine_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm, T x_dst,
-                               T x_src, T beta, double eps, O bias, double dropout_p, O seed, Route... route) {
+                               T x_src, T beta, O bias, double dropout_p, O seed, double eps, Route... route) {
     auto g = Stage::backward(make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta,
                                        std::nullopt, bias, 1.0, eps, dropout_p, seed, route...),
                              BackwardInputs{grad_out, grad_lse, out, lse});

@@ -40,17 +40,16 @@ ForwardResult forward(const Call& c) {
   static const auto dot = find<decltype(E::dot_fwd)>(kForwardName<op>, "dot");
   static const auto cosine = find<decltype(E::cosine_fwd)>(kForwardName<op>, "cosine");
   static const auto additive = find<decltype(E::additive_fwd)>(kForwardName<op>, "additive");
-  const auto with_tail = [&c](const auto& handle, const auto&... score) {
-    return call_with_route<op>(c, handle, c.rowptr, c.col, c.a, c.b, c.c, score..., c.bias, c.dropout_p, c.seed,
-                               c.colptr, c.row, c.perm);
-  };
   switch (c.score) {
     case Score::dot:
-      return with_tail(dot, c.scale);
+      return call_with_route<op>(c, dot, c.rowptr, c.col, c.a, c.b, c.c, c.scale, c.bias, c.dropout_p, c.seed, c.colptr,
+                                 c.row, c.perm);
     case Score::cosine:
-      return with_tail(cosine, c.parameter);
+      return call_with_route<op>(c, cosine, c.rowptr, c.col, c.a, c.b, c.c, c.bias, c.dropout_p, c.seed, c.colptr,
+                                 c.row, c.perm, c.parameter);
     default:
-      return with_tail(additive, c.parameter, c.a_edge);
+      return call_with_route<op>(c, additive, c.rowptr, c.col, c.a, c.b, c.c, c.parameter, c.a_edge, c.bias,
+                                 c.dropout_p, c.seed, c.colptr, c.row, c.perm);
   }
 }
 
@@ -60,20 +59,20 @@ CallGradients backward(const Call& c, const BackwardInputs& in) {
   static const auto dot = find<decltype(E::dot_bwd)>(kBackwardName<op>, "dot");
   static const auto cosine = find<decltype(E::cosine_bwd)>(kBackwardName<op>, "cosine");
   static const auto additive = find<decltype(E::additive_bwd)>(kBackwardName<op>, "additive");
-  const auto with_tail = [&c, &in](const auto& handle, const auto&... score) {
+  const auto with_head = [&c, &in](const auto& handle, const auto&... rest) {
     return call_with_route<op>(c, handle, in.grad_out, in.grad_lse, in.out, in.lse, c.rowptr, c.col, *c.colptr, *c.row,
-                               *c.perm, c.a, c.b, c.c, score..., c.bias, c.dropout_p, c.seed);
+                               *c.perm, c.a, c.b, c.c, rest...);
   };
   const auto without_a_edge = [](const Gradients4& g) -> CallGradients {
     return {std::get<0>(g), std::get<1>(g), std::get<2>(g), at::Tensor(), std::get<3>(g)};
   };
   switch (c.score) {
     case Score::dot:
-      return without_a_edge(with_tail(dot, c.scale));
+      return without_a_edge(with_head(dot, c.scale, c.bias, c.dropout_p, c.seed));
     case Score::cosine:
-      return without_a_edge(with_tail(cosine, c.parameter));
+      return without_a_edge(with_head(cosine, c.bias, c.dropout_p, c.seed, c.parameter));
     default: {
-      const Gradients5 g = with_tail(additive, c.parameter, c.a_edge);
+      const Gradients5 g = with_head(additive, c.parameter, c.a_edge, c.bias, c.dropout_p, c.seed);
       return {std::get<0>(g), std::get<1>(g), std::get<2>(g), std::get<3>(g), std::get<4>(g)};
     }
   }

@@ -23,18 +23,19 @@ void define_family(torch::Library& m, const std::string& forward, const std::str
                    const std::string& route) {
   const auto def = [&m](const std::string& schema) { m.def(schema.c_str()); };
   const std::string results = ") -> (Tensor out, Tensor lse)";
-  // Saved TorchScript keeps the names of keyword-only arguments alone, so each overload has one that no other has.
-  const std::string cosine = "float eps=1e-12, ";
+  // Saved TorchScript keeps neither overloads nor the names of positional arguments: what tells the overloads apart is
+  // the types of their arguments in order and the names of the keyword-only ones, hence the place of eps.
+  const std::string cosine = ", float eps=1e-12";
   const std::string additive = "float negative_slope=0.2, Tensor? a_edge=None, ";
   def(forward + ".dot(Tensor rowptr, Tensor col, Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kForwardTail +
       route + results);
-  def(forward + ".cosine(Tensor rowptr, Tensor col, Tensor x_dst, Tensor x_src, Tensor beta, *, " + cosine +
-      kForwardTail + route + results);
+  def(forward + ".cosine(Tensor rowptr, Tensor col, Tensor x_dst, Tensor x_src, Tensor beta, *, " + kForwardTail +
+      cosine + route + results);
   def(forward + ".additive(Tensor rowptr, Tensor col, Tensor a_dst, Tensor a_src, Tensor v, *, " + additive +
       kForwardTail + route + results);
   def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kBackwardTail +
       route + ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
-  def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, *, " + cosine + kBackwardTail +
+  def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, *, " + kBackwardTail + cosine +
       route + ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_beta, Tensor grad_bias)");
   def(backward + ".additive(" + kBackwardHead + "Tensor a_dst, Tensor a_src, Tensor v, *, " + additive + kBackwardTail +
       route + ") -> (Tensor grad_a_dst, Tensor grad_a_src, Tensor grad_v, Tensor grad_a_edge, Tensor grad_bias)");
