@@ -80,7 +80,8 @@ def build_graph(
         ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size.
         IndexError: ``edge_index`` holds a node that is out of range.
     """
-    if not is_convertible(edge_index, num_src, num_dst, flow):
+    is_flow = flow == "source_to_target" or flow == "target_to_source"
+    if not is_flow or not is_convertible(edge_index, num_src, num_dst, flow):
         raise ValueError(
             f"edge_index: expected an int32 or int64 tensor of shape [2, E] or, with "
             f"flow='source_to_target', a SparseTensor of size [{num_dst}, {num_src}], got "

@@ -137,7 +137,8 @@ class FusedConv(MessagePassing):
             return True
         return not (
             any(getattr(self, hooks) for hooks in _HOOKS)
-            or any(step in self.__dict__ for step in _STEPS)
+            or any(step in self.__dict__ for step in _STEPS if step != "propagate")
+            or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
             or torch._C._functorch.peek_interpreter_stack() is not None
             or forward_ad._current_level >= 0
         )

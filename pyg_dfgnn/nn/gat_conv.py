@@ -162,7 +162,7 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
             if isinstance(return_attention_weights, bool):
                 return out, edge_index.set_value(alpha, layout="coo")
             return out
-        if self.add_self_loops:
+        if self.add_self_loops and isinstance(edge_index, Tensor):
             num_nodes = x_src.size(0) if x_dst is None else min(x_src.size(0), x_dst.size(0))
             if size is not None:
                 num_nodes = min(size[0], size[1])

@@ -1,0 +1,139 @@
+"""Our layers beside PyG's with the same weights, and the comparison of what they compute."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn
+from graphs import Csr
+from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
+from torch_geometric.typing import SparseTensor
+
+import pyg_dfgnn.nn
+
+# Every constructor argument of every layer, in the way that `pair` takes them.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformer": ("TransformerConv", {}),
+    "transformer_one_head": ("TransformerConv", {"heads": 1}),
+    "transformer_mean": ("TransformerConv", {"concat": False}),
+    "transformer_beta": ("TransformerConv", {"beta": True}),
+    "transformer_beta_mean": ("TransformerConv", {"beta": True, "concat": False}),
+    "transformer_dropout": ("TransformerConv", {"dropout": 0.6}),
+    "transformer_no_bias": ("TransformerConv", {"bias": False}),
+    "transformer_no_root": ("TransformerConv", {"root_weight": False, "beta": True}),
+    "gat": ("GATConv", {}),
+    "gat_one_head": ("GATConv", {"heads": 1}),
+    "gat_mean": ("GATConv", {"concat": False}),
+    "gat_slope": ("GATConv", {"negative_slope": 0.5}),
+    "gat_dropout": ("GATConv", {"dropout": 0.6}),
+    "gat_no_loops": ("GATConv", {"add_self_loops": False}),
+    "gat_edge_dim": ("GATConv", {"edge_dim": 3, "fill_value": "add"}),
+    "gat_no_bias": ("GATConv", {"bias": False}),
+    "gat_residual": ("GATConv", {"residual": True}),
+    "gat_residual_mean": ("GATConv", {"residual": True, "concat": False}),
+    "agnn": ("AGNNConv", {}),
+    "agnn_fixed_beta": ("AGNNConv", {"requires_grad": False}),
+    "agnn_no_loops": ("AGNNConv", {"add_self_loops": False}),
+}
+
+LAYERS = {"TransformerConv": "transformer", "GATConv": "gat", "AGNNConv": "agnn"}
+
+FEATURES = 8
+
+
+def make(
+    library: Any, layer: str, in_channels: Any = FEATURES, seed: int = 0, **kwargs: Any
+) -> Any:
+    """A layer with random weights where PyG initialises with zeros or ones."""
+    torch.manual_seed(seed)
+    if layer == "AGNNConv":
+        conv = library.AGNNConv(**kwargs)
+    else:
+        conv = getattr(library, layer)(in_channels, 5, **{"heads": 2, **kwargs})
+    for parameter in conv.parameters():
+        if not isinstance(parameter, UninitializedParameter) and parameter.dim() == 1:
+            torch.nn.init.normal_(parameter)
+    return conv
+
+
+def pair(layer: str, device: str = "cpu", **kwargs: Any) -> tuple[Any, Any]:
+    """Our layer and PyG's, of the same weights."""
+    return tuple(
+        make(lib, layer, **kwargs).to(device) for lib in (pyg_dfgnn.nn, torch_geometric.nn)
+    )
+
+
+def edge_index_of(graph: Csr) -> Tensor:
+    """The edges, shuffled: PyG's order is any order."""
+    edges = torch.stack([graph.sources(), graph.destinations()])
+    order = torch.randperm(edges.size(1), generator=torch.Generator().manual_seed(0))
+    return edges[:, order.to(edges.device)]
+
+
+def transposed(edge_index: Tensor, num_src: int, num_dst: int, value: Any = None) -> SparseTensor:
+    pytest.importorskip("torch_sparse")
+    return SparseTensor(
+        row=edge_index[1], col=edge_index[0], value=value, sparse_sizes=(num_dst, num_src)
+    )
+
+
+def features(*sizes: int, device: str = "cpu", channels: int = FEATURES) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(n, channels, generator=generator).to(device) for n in sizes]
+
+
+def outputs_and_gradients(conv: Any, x: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    """The output of a call with ``x``, a tensor or a tuple that may hold None; all gradients."""
+    inputs = [x] if isinstance(x, Tensor) else list(x)
+    leaves = [t if t is None else t.detach().clone().requires_grad_() for t in inputs]
+    conv.zero_grad()
+    out = conv(leaves[0] if isinstance(x, Tensor) else tuple(leaves), *args, **kwargs)
+    weights = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out)
+    (out * weights).sum().backward()
+    results = {"out": out.detach()}
+    for i, leaf in enumerate(leaves):
+        if leaf is not None and leaf.grad is not None:
+            results[f"x[{i}].grad"] = leaf.grad
+    for name, parameter in conv.named_parameters():
+        if parameter.grad is not None:
+            results[f"{name}.grad"] = parameter.grad.clone()
+    return results
+
+
+def largest_gradient(results: dict[str, Tensor]) -> float:
+    sizes = [t.abs().max().item() for name, t in results.items() if name != "out" and t.numel()]
+    return max(sizes, default=0.0)
+
+
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], scale: float = 1.0) -> None:
+    """Forward within 1e-5 and gradients within 1e-4, relative to the largest entry.
+
+    Gradients that cancel to nothing (of a bias of keys, for one) count relative to the others.
+    A gradient may be missing on one side where it is zero on the other (PyG's graph of operations
+    has no path to what no edge uses).
+    """
+    for name in sorted({*actual, *expected}):
+        ours = actual.get(name, torch.zeros(()))
+        theirs = expected.get(name, torch.zeros(()))
+        if name not in actual or name not in expected:
+            ours, theirs = torch.broadcast_tensors(ours, theirs)
+        assert ours.dtype == theirs.dtype, name
+        tolerance = scale * (1e-5 if name == "out" else 1e-4)
+        largest = theirs.abs().max().item() if theirs.numel() else 0.0
+        atol = tolerance * max(largest, 0.01 * largest_gradient(expected))
+        torch.testing.assert_close(
+            ours, theirs, rtol=tolerance, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def assert_same_call(ours: Any, theirs: Any, x: Any, *args: Any, **kwargs: Any) -> None:
+    """The same outputs and gradients of two layers."""
+    expected = outputs_and_gradients(theirs, x, *args, **kwargs)
+    assert_same(outputs_and_gradients(ours, x, *args, **kwargs), expected)
+
+
+def same_weights(source: Any, target: Any) -> Any:
+    target.load_state_dict(copy.deepcopy(source.state_dict()))
+    return target
