@@ -1,0 +1,66 @@
+"""The training loop of train.py."""
+
+import sys
+import time
+
+import torch
+from tasks import Task
+from torch import nn
+from tqdm import tqdm
+
+
+def train(net: nn.Module, task: Task, args) -> tuple[list[dict], dict]:
+    """Returns a record of each epoch and that of the best, whose weights ``net`` has in the end."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    steps = args.epochs * len(task.batches["train"])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=steps)
+    run = torch.compile(net, dynamic=None if task.whole_graph else True) if args.compile else net
+    history, best, weights = [], {"val": -1.0}, {}
+    calm = 0.2 if sys.stderr.isatty() else 5.0  # seconds between lines of a log
+    bar = tqdm(range(1, args.epochs + 1), unit="epoch", ncols=100, mininterval=calm)
+    for epoch in bar:
+        start = time.perf_counter()
+        loss, scores = train_epoch(run, task, optimizer, schedule, args.device)
+        seconds = time.perf_counter() - start
+        val, test = (score(run, task, split, args.device) for split in ("val", "test"))
+        record = {"epoch": epoch, "loss": loss, "seconds": seconds, "test_scores": test}
+        record |= {"train": scores[task.metric], "val": val[task.metric]}
+        history.append(record)
+        if record["val"] > best["val"]:
+            best, weights = record, {k: v.clone() for k, v in net.state_dict().items()}
+        bar.set_postfix_str(
+            f"loss {loss:.3f} train {record['train']:.3f} val {record['val']:.3f} {seconds:.2f} s",
+            refresh=False,
+        )
+    net.load_state_dict(weights)
+    return history, best
+
+
+def train_epoch(net, task: Task, optimizer, schedule, device) -> tuple[float, dict[str, float]]:
+    """The mean loss, and the scores of the training nodes as they were trained on."""
+    net.train()
+    losses, outs, labels = [], [], []
+    for batch in task.batches["train"]:
+        batch = batch.to(device)
+        out, y = task.labelled(batch, net(batch.x, batch.edge_index), "train")
+        loss = task.loss(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+        outs.append(out.detach())
+        labels.append(y)
+    return torch.stack(losses).mean().item(), task.scores(torch.cat(outs), torch.cat(labels))
+
+
+@torch.no_grad()
+def score(net, task: Task, split: str, device) -> dict[str, float]:
+    net.eval()
+    outs, labels = [], []
+    for batch in task.batches[split]:
+        batch = batch.to(device)
+        out, y = task.labelled(batch, net(batch.x, batch.edge_index), split)
+        outs.append(out)
+        labels.append(y)
+    return task.scores(torch.cat(outs), torch.cat(labels))
