@@ -82,7 +82,7 @@ Args make_args(const Attention& a) {
 
 void run(const Pass& pass, const Args& args, const Schedule& schedule, int64_t element_size) {
   const int64_t size = pass.state_size(args) * element_size;
-  const auto allocate = [&](int64_t states) { return std::make_unique<char[]>(states * size); };
+  const auto allocate = [&](int64_t states) { return std::make_unique_for_overwrite<char[]>(states * size); };
   const auto& pieces = schedule.pieces;
   const int64_t num_pieces = int64_t(pieces.size());
   const auto states = allocate(num_pieces);

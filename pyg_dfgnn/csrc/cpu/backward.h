@@ -23,7 +23,7 @@ struct BackwardDst {
     const int64_t H = args.heads, D = args.head_dim;
     A* grad_dst = as<A>(memory);
     A *all_weights = as<A>(args.weight), *all_grad_scores = as<A>(args.grad_score), *grad_bias = as<A>(args.grad_bias);
-    fill(grad_dst, state_size(args), A(0));
+    if (!kVector || begin >= end) fill(grad_dst, state_size(args), A(0));
     int64_t source[kBlock];
     A p[kBlock], ds[kBlock], factor[kBlock];
     Derivatives<A> derivatives;
@@ -47,6 +47,7 @@ struct BackwardDst {
         }
         A* weight = all_weights + b * H + h;
         A* grad_score = all_grad_scores + b * H + h;
+#pragma omp simd
         for (int e = 0; e < n; ++e) {
           ds[e] = p[e] * (derivatives.value_dot[e] * factor[e] - delta);
           weight[e * H] = p[e] * factor[e];
@@ -55,14 +56,17 @@ struct BackwardDst {
           for (int e = 0; e < n; ++e) grad_bias[(b + e) * H + h] = ds[e];
         }
         if constexpr (!kVector) {
+#pragma omp simd
           for (int e = 0; e < n; ++e) ds[e] *= derivatives.slope[e];
         }
         for (int e = 0; e < n; ++e) grad_score[e * H] = ds[e];
         if constexpr (LOGIT == Logit::cosine) {
-          for (int e = 0; e < n; ++e) ds[e] *= as<A>(args.src_scale)[source[e] * H + h];
+          const A* src_scale = as<A>(args.src_scale) + h;
+#pragma omp simd
+          for (int e = 0; e < n; ++e) ds[e] *= src_scale[source[e] * H];
         }
         if constexpr (kVector) {
-          weighted_sum(ds, head_of<T>(args.src, h, H, D), source, n, D, true, grad_dst + h * width(args));
+          weighted_sum(ds, head_of<T>(args.src, h, H, D), source, n, D, b != begin, grad_dst + h * width(args));
         } else {
           grad_dst[h] += sum_block(ds, n);
         }
@@ -109,7 +113,9 @@ struct BackwardSrc {
   static void piece(const Args& args, int64_t, int64_t begin, int64_t end, void* memory) {
     const int64_t H = args.heads, D = args.head_dim;
     A *grad_value = as<A>(memory), *grad_src = grad_value + H * value_width(args);
-    fill(grad_value, state_size(args), A(0));
+    if (begin >= end) fill(grad_value, H * value_width(args), A(0));
+    if (!kVector || begin >= end) fill(grad_src, H * src_width(args), A(0));
+    const A *all_weights = as<A>(args.weight), *all_grad_scores = as<A>(args.grad_score);
     int64_t destination[kBlock], position[kBlock];
     A weight[kBlock], ds[kBlock];
     for (int64_t b = begin; b < end; b += kBlock) {
@@ -121,17 +127,21 @@ struct BackwardSrc {
         continue;
       }
       for (int64_t h = 0; h < H; ++h) {
+#pragma omp simd
         for (int e = 0; e < n; ++e) {
-          weight[e] = as<A>(args.weight)[position[e] * H + h];
-          ds[e] = as<A>(args.grad_score)[position[e] * H + h];
+          weight[e] = all_weights[position[e] * H + h];
+          ds[e] = all_grad_scores[position[e] * H + h];
         }
         if constexpr (LOGIT == Logit::cosine) {
-          for (int e = 0; e < n; ++e) ds[e] *= as<A>(args.dst_scale)[destination[e] * H + h];
+          const A* dst_scale = as<A>(args.dst_scale) + h;
+#pragma omp simd
+          for (int e = 0; e < n; ++e) ds[e] *= dst_scale[destination[e] * H];
         }
-        weighted_sum(weight, head_of<T>(args.grad_out, h, H, D), destination, n, D, true,
+        weighted_sum(weight, head_of<T>(args.grad_out, h, H, D), destination, n, D, b != begin,
                      grad_value + h * value_width(args));
         if constexpr (kVector) {
-          weighted_sum(ds, head_of<T>(args.dst, h, H, D), destination, n, D, true, grad_src + h * src_width(args));
+          weighted_sum(ds, head_of<T>(args.dst, h, H, D), destination, n, D, b != begin,
+                       grad_src + h * src_width(args));
         } else {
           grad_src[h] += sum_block(ds, n);
         }

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
+#include <utility>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -84,9 +84,17 @@ DFGNN_INLINE DoubleVector load(const double* p) {
   return v;
 }
 
-DFGNN_INLINE FloatVector widen_bfloat16(HalfBits bits) {
-  return bit_cast<FloatVector>(__builtin_convertvector(bits, UintVector) << 16);
+DFGNN_INLINE UintVector widen(HalfBits bits) {  // GCC 12 splits the conversion into halves
+#if defined(__AVX512F__)
+  return bit_cast<UintVector>(_mm512_maskz_cvtepu16_epi32(0xffff, bit_cast<__m256i>(bits)));
+#elif defined(__AVX2__)
+  return bit_cast<UintVector>(_mm256_cvtepu16_epi32(bit_cast<__m128i>(bits)));
+#else
+  return __builtin_convertvector(bits, UintVector);
+#endif
 }
+
+DFGNN_INLINE FloatVector widen_bfloat16(HalfBits bits) { return bit_cast<FloatVector>(widen(bits) << 16); }
 
 DFGNN_INLINE FloatVector widen_half(HalfBits bits) {
 #if defined(__AVX512F__)
@@ -95,7 +103,7 @@ DFGNN_INLINE FloatVector widen_half(HalfBits bits) {
   return bit_cast<FloatVector>(_mm256_cvtph_ps(bit_cast<__m128i>(bits)));
 #else
   // The exponent and mantissa in float's place are the number times 2^-112; exponent 31 means infinity or NaN.
-  const UintVector wide = __builtin_convertvector(bits, UintVector);
+  const UintVector wide = widen(bits);
   const UintVector magnitude = (wide & 0x7fffu) << 13;
   const UintVector number = bit_cast<UintVector>(bit_cast<FloatVector>(magnitude) * 0x1p112f);
   const UintVector special = bit_cast<UintVector>(magnitude >= (0x7c00u << 13)) & (magnitude | 0x7f800000u);
@@ -189,18 +197,39 @@ DFGNN_INLINE FloatVector load(const float* p, int n) {
 
 // ---- across lanes ----
 
+// Lanes 2i + ODD of x, then those of y.
+template <int ODD, class V, size_t... I>
+DFGNN_INLINE V every_other(V x, V y, std::index_sequence<I...>) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(x, y, (2 * I + ODD)...);
+#else
+  typedef decltype(x > y) Mask;
+  return __builtin_shuffle(x, y, Mask{(2 * I + ODD)...});
+#endif
+}
+
+// The sums of neighbouring lanes: of x in the lower half, of y in the upper one.
+template <class V>
+DFGNN_INLINE V add_pairs(V x, V y) {
+  constexpr auto all = std::make_index_sequence<sizeof(V) / sizeof(x[0])>();
+  return every_other<0>(x, y, all) + every_other<1>(x, y, all);
+}
+
 template <class V>
 DFGNN_INLINE auto sum(V v) {
-  using A = std::remove_reference_t<decltype(v[0])>;
-  constexpr int n = sizeof(V) / sizeof(A);
-  if constexpr (n == 2) {
-    return v[0] + v[1];
+  for (int parts = int(sizeof(V) / sizeof(v[0])); parts > 1; parts /= 2) v = add_pairs(v, v);
+  return v[0];
+}
+
+// out[g] = sum(v[g]); four at a time share their additions.
+template <int G, class V, class A>
+DFGNN_INLINE void write_sums(const V (&v)[G], A* out) {
+  if constexpr (G == 4 && lanes<A> >= 4) {
+    V s = add_pairs(add_pairs(v[0], v[1]), add_pairs(v[2], v[3]));
+    for (int parts = lanes<A>; parts > 4; parts /= 2) s = add_pairs(s, s);
+    for (int g = 0; g < G; ++g) out[g] = s[g];
   } else {
-    typedef A Half __attribute__((vector_size(sizeof(V) / 2)));
-    Half low, high;
-    std::memcpy(&low, &v, sizeof low);
-    std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
-    return sum<Half>(low + high);
+    for (int g = 0; g < G; ++g) out[g] = sum(v[g]);
   }
 }
 
@@ -211,9 +240,10 @@ DFGNN_INLINE V max(V a, V b) {  // a NaN in b is passed over
 
 template <class V>
 DFGNN_INLINE auto max_lane(V v) {
-  auto m = v[0];
-  for (int i = 1; i < int(sizeof(V) / sizeof(m)); ++i) m = v[i] > m ? v[i] : m;
-  return m;
+  constexpr int n = sizeof(V) / sizeof(v[0]);
+  constexpr auto all = std::make_index_sequence<n>();
+  for (int parts = n; parts > 1; parts /= 2) v = max(every_other<0>(v, v, all), every_other<1>(v, v, all));
+  return v[0];
 }
 
 // ---- exp ----

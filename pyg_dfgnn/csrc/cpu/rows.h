@@ -49,9 +49,7 @@ DFGNN_INLINE void dot_group(const T* const (&xs)[X], Rows<T> rows, const int64_t
       for (int i = 0; i < X; ++i) sums[i][g] += x[i] * y;
     }
   }
-  for (int i = 0; i < X; ++i) {
-    for (int g = 0; g < G; ++g) out[i][g] = sum(sums[i][g]);
-  }
+  for (int i = 0; i < X; ++i) write_sums(sums[i], out[i]);
 }
 
 template <int X, class T, class A>

@@ -81,6 +81,12 @@ struct Derivatives {
   A value_dot[kBlock], slope[kBlock];
 };
 
+template <class A>
+DFGNN_INLINE void add_per_edge(const A* terms, int64_t heads, int n, A* s) {
+#pragma omp simd
+  for (int e = 0; e < n; ++e) s[e] += terms[e * heads];
+}
+
 // s[e]: the logits of edges begin .. begin + n of row i, whose sources are source[0 .. n); with `derivatives` those
 // too.
 template <Logit LOGIT, class T, class A>
@@ -97,27 +103,31 @@ inline void logits(const Args& args, int64_t i, int64_t h, int64_t begin, int n,
       dots<1>({dst}, value, source, n, D, {s});
     }
     const A dst_scale = as<A>(args.dst_scale)[i * H + h];
-    for (int e = 0; e < n; ++e) s[e] *= dst_scale * as<A>(args.src_scale)[source[e] * H + h];
+    const A* src_scale = as<A>(args.src_scale) + h;
+#pragma omp simd
+    for (int e = 0; e < n; ++e) s[e] *= dst_scale * src_scale[source[e] * H];
   } else {
     if constexpr (LOGIT == Logit::dot) {
       dots<1>({head_of<T>(args.dst, h, H, D)[i]}, head_of<T>(args.src, h, H, D), source, n, D, {s});
-      for (int e = 0; e < n; ++e) s[e] *= A(args.scale);
+      const A scale = A(args.scale);
+#pragma omp simd
+      for (int e = 0; e < n; ++e) s[e] *= scale;
     } else {
-      const A dst = as<A>(args.dst)[i * H + h];
-      const A* a_edge = args.a_edge ? as<A>(args.a_edge) + begin * H + h : nullptr;
-      for (int e = 0; e < n; ++e) {
-        const A x = dst + as<A>(args.src)[source[e] * H + h] + (a_edge ? a_edge[e * H] : A(0));
-        const A slope = x > A(0) ? A(1) : A(args.negative_slope);
-        s[e] = x * slope;
-        if (derivatives) derivatives->slope[e] = slope;
+      const A dst = as<A>(args.dst)[i * H + h], negative_slope = A(args.negative_slope);
+      const A* src = as<A>(args.src) + h;
+#pragma omp simd
+      for (int e = 0; e < n; ++e) s[e] = dst + src[source[e] * H];
+      if (args.a_edge) add_per_edge(as<A>(args.a_edge) + begin * H + h, H, n, s);
+      if (derivatives) {
+#pragma omp simd
+        for (int e = 0; e < n; ++e) derivatives->slope[e] = s[e] > A(0) ? A(1) : negative_slope;
       }
+#pragma omp simd
+      for (int e = 0; e < n; ++e) s[e] *= s[e] > A(0) ? A(1) : negative_slope;
     }
     if (derivatives) dots<1>({grad_out}, value, source, n, D, {derivatives->value_dot});
   }
-  if (args.bias) {
-    const A* bias = as<A>(args.bias) + begin * H + h;
-    for (int e = 0; e < n; ++e) s[e] += bias[e * H];
-  }
+  if (args.bias) add_per_edge(as<A>(args.bias) + begin * H + h, H, n, s);
 }
 
 // s[e] = exp(s[e] - shift) for n scores in an array of whole vectors; their sum.
