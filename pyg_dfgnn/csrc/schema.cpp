@@ -24,14 +24,14 @@ void define_family(torch::Library& m, const std::string& forward, const std::str
   const auto def = [&m](const std::string& schema) { m.def(schema.c_str()); };
   const std::string results = ") -> (Tensor out, Tensor lse)";
   // Saved TorchScript keeps neither overloads nor the names of positional arguments: what tells the overloads apart is
-  // the types of their arguments in order and the names of the keyword-only ones, hence the place of eps.
+  // the names of the keyword-only arguments, hence the operands', and the types of all in order, hence the place of eps.
   const std::string cosine = ", float eps=1e-12";
   const std::string additive = "float negative_slope=0.2, Tensor? a_edge=None, ";
-  def(forward + ".dot(Tensor rowptr, Tensor col, Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kForwardTail +
+  def(forward + ".dot(Tensor rowptr, Tensor col, *, Tensor q, Tensor k, Tensor v, float? scale=None, " + kForwardTail +
       route + results);
-  def(forward + ".cosine(Tensor rowptr, Tensor col, Tensor x_dst, Tensor x_src, Tensor beta, *, " + kForwardTail +
+  def(forward + ".cosine(Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor beta, " + kForwardTail +
       cosine + route + results);
-  def(forward + ".additive(Tensor rowptr, Tensor col, Tensor a_dst, Tensor a_src, Tensor v, *, " + additive +
+  def(forward + ".additive(Tensor rowptr, Tensor col, *, Tensor a_dst, Tensor a_src, Tensor v, " + additive +
       kForwardTail + route + results);
   def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kBackwardTail +
       route + ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
