@@ -1,0 +1,190 @@
+"""Operands for the attention operators, calls of them by name, comparison with the reference."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import reference
+import torch
+from graphs import Csr
+from torch import Tensor
+
+SCORES = ("dot", "cosine", "additive")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+FAMILIES = {"smmf_fwd": "smmf_bwd", "pmf_fwd": "pmf_bwd", "attention": "attention_bwd"}
+# Every way to a kernel: the operator and what chooses the method.
+PATHS = {
+    "smmf_fwd": ("smmf_fwd", {}),
+    "pmf_fwd": ("pmf_fwd", {}),
+    "attention": ("attention", {}),
+    "attention_smmf": ("attention", {"method": "smmf"}),
+    "attention_pmf": ("attention", {"method": "pmf"}),
+}
+METHODS = ("smmf_fwd", "pmf_fwd")
+# (heads, head_dim): every head size that some width divides or leaves a remainder of.
+HEAD_DIMS = (1, 3, 8, 16, 17, 32, 64, 100, 128, 130, 256, 513)
+SHAPES = tuple(zip((1, 3, 8, 2) * 3, HEAD_DIMS, strict=True))
+
+# Error relative to the largest element of the reference: a few roundings of the result's dtype.
+FORWARD_TOLERANCE = {
+    torch.float64: 1e-13,
+    torch.float32: 1e-5,
+    torch.float16: 1e-3,
+    torch.bfloat16: 8e-3,
+}
+# Gradients also carry the rounding of `out` (through <grad_out, out>) and cancel more.
+BACKWARD_TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.float32: 2e-5,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}
+
+
+def make_operands(
+    score: str,
+    graph: Csr,
+    heads: int = 2,
+    head_dim: int = 8,
+    dtype: torch.dtype = torch.float32,
+    edge_terms: bool = False,
+) -> dict[str, Tensor]:
+    """Random operands under the names of the operator's schema, on the graph's device."""
+    generator = torch.Generator().manual_seed(heads * 1000 + head_dim)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(graph.col.device, dtype)
+
+    def away_from_zero(t: Tensor) -> Tensor:
+        return (
+            t + 0.5 * t.sign()
+        )  # the gradient of a cosine grows with 1 / |x|, and its error with it
+
+    if score == "dot":
+        shapes = {"q": graph.num_dst, "k": graph.num_src, "v": graph.num_src}
+        x = {name: normal(nodes, heads, head_dim) for name, nodes in shapes.items()}
+    elif score == "cosine":
+        x = {
+            "x_dst": away_from_zero(normal(graph.num_dst, heads, head_dim)),
+            "x_src": away_from_zero(normal(graph.num_src, heads, head_dim)),
+            "beta": normal(1) + 2,
+        }
+    else:
+        x = {
+            "a_dst": normal(graph.num_dst, heads),
+            "a_src": normal(graph.num_src, heads),
+            "v": normal(graph.num_src, heads, head_dim),
+        }
+    if edge_terms:
+        x["bias"] = normal(graph.capacity, heads)
+        if score == "additive":
+            x["a_edge"] = normal(graph.capacity, heads)
+    return x
+
+
+def operator(name: str, score: str) -> torch._ops.OpOverload:
+    return getattr(getattr(torch.ops.dfgnn, name), score)
+
+
+def run(path: str, score: str, graph: Csr, operands: dict[str, Tensor], **options):
+    """(out, lse) of one of PATHS."""
+    name, route = PATHS[path]
+    return operator(name, score)(graph.rowptr, graph.col, **operands, **route, **options)
+
+
+def backward_arguments(
+    score: str, graph: Csr, operands: dict[str, Tensor], **options
+) -> dict[str, Tensor]:
+    """Arguments of a backward operator, from a forward pass with unit gradients."""
+    out, lse = run("smmf_fwd", score, graph, operands, **options)
+    return {
+        "grad_out": torch.ones_like(out),
+        "grad_lse": None,
+        "out": out,
+        "lse": lse,
+        "rowptr": graph.rowptr,
+        "col": graph.col,
+        **graph.csc(),
+        **operands,
+        **options,
+    }
+
+
+def assert_near(
+    actual: Tensor, expected: Tensor, tolerance: float, name: str, terms: float = 0.1
+) -> None:
+    """Within ``tolerance`` of the largest finite element; NaN and infinities in the same places.
+
+    ``terms`` is the size of what was added up, where that cancels to less.
+    """
+    assert actual.shape == expected.shape, f"{name}: {actual.shape} instead of {expected.shape}"
+    finite = expected[expected.isfinite()].abs()
+    largest = max(float(finite.max()), terms) if finite.numel() else terms
+    torch.testing.assert_close(
+        actual.double(),
+        expected.double(),
+        rtol=tolerance,
+        atol=tolerance * largest,
+        equal_nan=True,
+        msg=lambda text: f"{name}: {text}",
+    )
+
+
+def check_forward(path: str, score: str, graph: Csr, operands: dict[str, Tensor], **options):
+    out, lse = run(path, score, graph, operands, **options)
+    value = operands["x_src" if score == "cosine" else "v"]
+    accumulate = torch.float64 if value.dtype == torch.float64 else torch.float32
+    assert out.dtype == value.dtype
+    assert lse.dtype == accumulate
+    expected_out, expected_lse = reference.attention(score, graph, operands, **options)
+    assert_near(out, expected_out, FORWARD_TOLERANCE[value.dtype], "out")
+    assert_near(lse, expected_lse, FORWARD_TOLERANCE[accumulate], "lse")
+
+
+def gradients(outputs, operands: dict[str, Tensor], with_lse: bool) -> dict[str, Tensor]:
+    """Of a fixed random projection of out (and lse), by operand."""
+    out, lse = outputs
+    generator = torch.Generator().manual_seed(out.numel())
+
+    def projected(t: Tensor) -> Tensor:
+        weight = torch.randint(-8, 9, t.shape, generator=generator) / 4  # exact in every dtype
+        return (t * weight.to(t)).sum()
+
+    total = projected(out)
+    if with_lse:
+        total = total + projected(lse.masked_fill(lse == -torch.inf, 0.0))
+    found = torch.autograd.grad(total, list(operands.values()), materialize_grads=True)
+    return dict(zip(operands, found, strict=True))
+
+
+def check_backward(
+    path: str,
+    score: str,
+    graph: Csr,
+    operands: dict[str, Tensor],
+    *,
+    with_lse: bool = True,
+    csc: bool = False,
+    **options,
+) -> None:
+    """Gradients of every operand against autograd through the reference in float64."""
+    leaves = {name: t.detach().requires_grad_() for name, t in operands.items()}
+    given = graph.csc() if csc else {}
+    found = gradients(run(path, score, graph, leaves, **given, **options), leaves, with_lse)
+    exact = {name: t.detach().double().requires_grad_() for name, t in operands.items()}
+    expected = gradients(reference.attention(score, graph, exact, **options), exact, with_lse)
+    value = operands["x_src" if score == "cosine" else "v"]
+    for name, gradient in found.items():
+        assert gradient.dtype == operands[name].dtype, name
+        terms = 1.0 if name == "beta" else 0.1  # beta's is a sum over all edges
+        tolerance = BACKWARD_TOLERANCE[value.dtype]
+        assert_near(gradient, expected[name], tolerance, f"gradient of {name}", terms)
+
+
+@contextmanager
+def cpu_threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

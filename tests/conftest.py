@@ -1,0 +1,31 @@
+import os
+
+import pytest
+import torch
+
+import pyg_dfgnn
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers share the cores; tests of threads ask for them
+
+
+def missing_cuda() -> str:
+    """Why CUDA tests cannot run here; empty where they can."""
+    if not torch.cuda.is_available():
+        return "there is no CUDA GPU"
+    if pyg_dfgnn.cuda_version() < 0:
+        return "the operators were built without CUDA"
+    return ""
+
+
+needs_cuda = pytest.mark.skipif(bool(missing_cuda()), reason=missing_cuda())
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_cuda)])
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=[pytest.param("cuda", marks=needs_cuda)])
+def cuda(request: pytest.FixtureRequest) -> str:
+    return request.param

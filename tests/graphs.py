@@ -1,0 +1,114 @@
+"""Small graphs that hurt attention kernels, each with a name that says how."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Csr:
+    """A graph by destination: the sources of row ``i`` are ``col[rowptr[i]:rowptr[i + 1]]``."""
+
+    rowptr: Tensor
+    col: Tensor
+    num_src: int
+
+    @property
+    def num_dst(self) -> int:
+        return self.rowptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """The edges there are; ``col`` may hold unused entries behind them."""
+        return int(self.rowptr[-1])
+
+    @property
+    def capacity(self) -> int:
+        return self.col.numel()
+
+    def destinations(self) -> Tensor:
+        """The row of each edge, int64 [num_edges]."""
+        rows = torch.arange(self.num_dst, device=self.rowptr.device)
+        return rows.repeat_interleave(self.rowptr.diff())
+
+    def sources(self) -> Tensor:
+        """The column of each edge, int64 [num_edges]."""
+        return self.col[: self.num_edges].long()
+
+    def csc(self) -> dict[str, Tensor]:
+        """The same edges by source, as the operators take them: colptr, row and perm."""
+        perm = self.sources().argsort(stable=True)
+        row = self.destinations()[perm]
+        colptr = torch.zeros(self.num_src + 1, dtype=torch.int64, device=self.col.device)
+        colptr[1:] = self.sources().bincount(minlength=self.num_src).cumsum(0)
+        unused = (0, self.capacity - self.num_edges)
+        return {
+            "colptr": colptr.to(self.col.dtype),
+            "row": torch.nn.functional.pad(row, unused).to(self.col.dtype),
+            "perm": torch.nn.functional.pad(perm, unused).to(self.col.dtype),
+        }
+
+    def to(self, device: str | torch.device, dtype: torch.dtype = torch.int32) -> "Csr":
+        return Csr(self.rowptr.to(device, dtype), self.col.to(device, dtype), self.num_src)
+
+
+def from_degrees(degrees: list[int], num_src: int) -> Csr:
+    """Random sources for rows of these degrees."""
+    generator = torch.Generator().manual_seed(len(degrees))
+    rowptr = torch.tensor([0, *degrees]).cumsum(0)
+    edges = int(rowptr[-1])
+    return Csr(rowptr, torch.randint(max(num_src, 1), (edges,), generator=generator), num_src)
+
+
+def from_rows(rows: list[list[int]], num_src: int) -> Csr:
+    degrees = torch.tensor([0, *map(len, rows)])
+    col = torch.tensor([source for row in rows for source in row], dtype=torch.int64)
+    return Csr(degrees.cumsum(0), col, num_src)
+
+
+def spare_capacity() -> Csr:
+    graph = from_degrees([2, 0, 5, 1], 6)
+    rubbish = torch.tensor([-7, 6, 1 << 30])
+    return Csr(graph.rowptr, torch.cat([graph.col, rubbish]), graph.num_src)
+
+
+# Degrees around the widths of warps, blocks and their multiples.
+TILE_DEGREES = [*range(1, 71), *range(127, 131), *range(255, 258), 1000, 1025]
+
+GRAPHS: dict[str, Callable[[], Csr]] = {
+    "bipartite": lambda: from_degrees([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9], 29),
+    "bipartite_few_sources": lambda: from_degrees([2, 7, 1, 8, 2, 8] * 5, 3),
+    "chain": lambda: from_rows([[], *([i] for i in range(40))], 41),
+    "degrees_around_tiles": lambda: from_degrees(TILE_DEGREES, 97),
+    "empty_rows": lambda: from_degrees([0, 0, 3, 0, 1, 0, 0, 7, 0], 9),
+    "hub": lambda: from_degrees([2] * 20 + [700] + [1] * 19, 40),
+    "isolated": lambda: from_rows([[], [2, 3], [3], [1], []], 5),
+    "multigraph": lambda: from_rows([[1, 1, 1, 0], [2, 2], [0, 1, 0, 1, 0]], 3),
+    "no_destinations": lambda: from_rows([], 4),
+    "no_edges": lambda: from_rows([[]] * 5, 5),
+    "no_nodes": lambda: from_rows([], 0),
+    "no_sources": lambda: from_rows([[]] * 4, 0),
+    "self_loops": lambda: from_rows([[i] for i in range(33)], 33),
+    "single_edge": lambda: from_rows([[0]], 1),
+    "spare_capacity": spare_capacity,
+    "star_of_sources": lambda: from_degrees([1] * 900, 1),
+    "super_node": lambda: from_degrees([3, 13000, 2], 50),
+}
+
+
+def make(name: str, device: str = "cpu", dtype: torch.dtype = torch.int32) -> Csr:
+    return GRAPHS[name]().to(device, dtype)
+
+
+def mixed(device: str = "cpu", dtype: torch.dtype = torch.int32) -> Csr:
+    """A little of everything in 60 edges, for tests that sweep something else."""
+    return from_degrees([0, 1, 2, 33, 0, 5, 8, 9, 1, 0], 11).to(device, dtype)
+
+
+def random(nodes: int, degree: int, device: str = "cpu", dtype: torch.dtype = torch.int32) -> Csr:
+    """Degrees between 0 and twice ``degree``; enough work for every thread when it is large."""
+    generator = torch.Generator().manual_seed(nodes)
+    degrees = torch.randint(2 * degree + 1, (nodes,), generator=generator).tolist()
+    return from_degrees(degrees, nodes).to(device, dtype)

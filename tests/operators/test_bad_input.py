@@ -1,0 +1,253 @@
+"""Wrong arguments are named in the error; wrong values are never read past the end of a tensor."""
+
+from itertools import pairwise
+
+import graphs
+import pytest
+import torch
+from calls import FAMILIES, PATHS, SCORES, backward_arguments, make_operands, operator, run
+from graphs import Csr
+from torch import Tensor
+
+HEADS, HEAD_DIM = 2, 4
+OPERANDS = {
+    "dot": ("q", "k", "v"),
+    "cosine": ("x_dst", "x_src", "beta"),
+    "additive": ("a_dst", "a_src", "v", "a_edge"),
+}
+SCORE_AND_OPERAND = [(score, name) for score in SCORES for name in (*OPERANDS[score], "bias")]
+
+
+def arguments(score: str, graph: Csr) -> dict[str, Tensor]:
+    operands = make_operands(score, graph, HEADS, HEAD_DIM, edge_terms=True)
+    return {"rowptr": graph.rowptr, "col": graph.col, **operands}
+
+
+def raises(name: str):
+    """A RuntimeError that names the argument, what was expected of it and what came."""
+    return pytest.raises(RuntimeError, match=rf"(?s)\b{name}: expected .*got ")
+
+
+def one_more_row(t: Tensor) -> Tensor:
+    return torch.cat([t, t[:1]])
+
+
+WRONG_SHAPE = {
+    "one_more_row": one_more_row,
+    "one_more_dimension": lambda t: t.unsqueeze(-1),
+    "one_less_dimension": lambda t: t.flatten(0, 1),
+}
+SHAPE_MISTAKES = [
+    (score, name, mistake)
+    for score, name in SCORE_AND_OPERAND
+    for mistake in WRONG_SHAPE
+    if name != "beta" and (name, mistake) != ("x_src", "one_more_row")  # it says what N_src is
+]
+# A mistake in the value may show in the first operand that should be like it.
+LIKE_THE_VALUE = {"v": "(v|q|k|a_dst|a_src|rowptr)", "x_src": "(x_src|x_dst|rowptr)"}
+
+
+@pytest.mark.parametrize(("score", "name", "mistake"), SHAPE_MISTAKES)
+@pytest.mark.parametrize("op", FAMILIES)
+def test_operand_shape(op, score, name, mistake, device):
+    given = arguments(score, graphs.mixed(device))
+    given[name] = WRONG_SHAPE[mistake](given[name])
+    with raises(LIKE_THE_VALUE.get(name, name)):
+        operator(op, score)(**given)
+
+
+@pytest.mark.parametrize("op", FAMILIES)
+def test_beta_shape(op, device):
+    given = arguments("cosine", graphs.mixed(device))
+    with raises("beta"):
+        operator(op, "cosine")(**given | {"beta": torch.ones(HEADS + 1, device=device)})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize(("score", "name"), SCORE_AND_OPERAND)
+@pytest.mark.parametrize("op", FAMILIES)
+def test_operand_dtype(op, score, name, dtype, device):
+    given = arguments(score, graphs.mixed(device))
+    given[name] = given[name].to(dtype)
+    with raises(name):
+        operator(op, score)(**given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["q", "k", "x_dst", "a_dst", "a_src", "a_edge", "bias"])
+@pytest.mark.parametrize("op", FAMILIES)
+def test_operand_of_another_precision_than_the_value(op, name, dtype, device):
+    score = next(s for s in SCORES if name in OPERANDS[s] or name == "bias")
+    given = arguments(score, graphs.mixed(device))
+    given[name] = given[name].to(dtype)
+    with raises(name):
+        operator(op, score)(**given)
+
+
+@pytest.mark.parametrize(("score", "name"), SCORE_AND_OPERAND)
+@pytest.mark.parametrize("op", FAMILIES)
+def test_operand_device(op, score, name, cuda):
+    given = arguments(score, graphs.mixed(cuda))
+    given[name] = given[name].cpu()
+    with raises(LIKE_THE_VALUE.get(name, name)):
+        operator(op, score)(**given)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("rowptr", lambda t: t.float()),
+        ("rowptr", lambda t: t.short()),
+        ("rowptr", lambda t: t.unsqueeze(0)),
+        ("rowptr", lambda t: t[:0]),
+        ("col", lambda t: t.float()),
+        ("col", lambda t: t.long()),
+        ("col", lambda t: t.unsqueeze(0)),
+    ],
+)
+def test_structure(name, mistake, op, score, device):
+    given = arguments(score, graphs.mixed(device))
+    given[name] = mistake(given[name])
+    with raises(name):
+        operator(op, score)(**given)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", FAMILIES)
+@pytest.mark.parametrize("dropout_p", [-0.1, 1.5, float("nan")])
+def test_dropout_p(dropout_p, op, score, device):
+    with raises("dropout_p"):
+        operator(op, score)(**arguments(score, graphs.mixed(device)), dropout_p=dropout_p)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", FAMILIES)
+@pytest.mark.parametrize(
+    "seed", [torch.tensor([1.0]), torch.tensor([1, 2]), torch.tensor([1], dtype=torch.int32)]
+)
+def test_seed(seed, op, score, device):
+    with raises("seed"):
+        given = arguments(score, graphs.mixed(device))
+        operator(op, score)(**given, dropout_p=0.5, seed=seed.to(device))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_method(score, device):
+    with raises("method"):
+        operator("attention", score)(**arguments(score, graphs.mixed(device)), method="fast")
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_no_heads_or_no_features(score, device):
+    graph = graphs.mixed(device)
+    for heads, head_dim in ((0, 4), (2, 0)):
+        operands = make_operands(score, graph, heads, head_dim)
+        with raises("x_src" if score == "cosine" else "v"):
+            run("attention", score, graph, operands)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", FAMILIES)
+@pytest.mark.parametrize("given", [("colptr",), ("colptr", "row"), ("perm",)])
+def test_parts_of_a_csc(given, op, score, device):
+    graph = graphs.mixed(device)
+    parts = {name: t for name, t in graph.csc().items() if name in given}
+    with pytest.raises(RuntimeError, match="colptr, row, perm: expected all three"):
+        operator(op, score)(**arguments(score, graph), **parts)
+
+
+BACKWARD_MISTAKES = [
+    ("grad_out", one_more_row),
+    ("grad_out", lambda t: t.double()),
+    ("grad_lse", one_more_row),
+    ("out", one_more_row),
+    ("out", lambda t: t.double()),
+    ("lse", one_more_row),
+    ("colptr", one_more_row),
+    ("colptr", lambda t: t.long()),
+    ("row", one_more_row),
+    ("row", lambda t: t.float()),
+    ("perm", one_more_row),
+    ("perm", lambda t: t.unsqueeze(0)),
+]
+
+
+@pytest.mark.parametrize(("name", "mistake"), BACKWARD_MISTAKES)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", FAMILIES.values())
+def test_backward_operators(op, score, name, mistake, device):
+    graph = graphs.mixed(device)
+    operands = make_operands(score, graph, HEADS, HEAD_DIM)
+    given = backward_arguments(score, graph, operands)
+    given["grad_lse"] = torch.ones_like(given["lse"])
+    given[name] = mistake(given[name])
+    with raises(name):
+        operator(op, score)(**given)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", FAMILIES.values())
+def test_backward_of_dropout_needs_the_seed(op, score, device):
+    graph = graphs.mixed(device)
+    given = backward_arguments(score, graph, make_operands(score, graph, HEADS, HEAD_DIM))
+    with raises("seed"):
+        operator(op, score)(**given, dropout_p=0.5)
+
+
+def backward_ends(path: str, score: str, graph: Csr, operands: dict[str, Tensor]) -> None:
+    """The backward pass of a graph that is none ends, with gradients of the right shapes."""
+    leaves = {name: t.clone().requires_grad_() for name, t in operands.items()}
+    out, _ = run(path, score, graph, leaves)
+    out.sum().backward()
+    for name, t in leaves.items():
+        assert t.grad.shape == t.shape, name
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("wrong", [-1, 11, 1 << 30, -(1 << 31)])
+def test_col_out_of_range(wrong, path, score, index, device):
+    """The row that holds it is NaN, the others are what they were."""
+    graph = graphs.mixed(device, index)
+    operands = make_operands(score, graph, HEADS, HEAD_DIM)
+    expected = run(path, score, graph, operands)
+    col = graph.col.clone()
+    edge, row = 20, 3
+    assert graph.rowptr[row] <= edge < graph.rowptr[row + 1]
+    col[edge] = wrong
+    broken = Csr(graph.rowptr, col, graph.num_src)
+    for found, whole in zip(run(path, score, broken, operands), expected, strict=True):
+        assert found[row].isnan().all()
+        whole[row] = torch.nan
+        torch.testing.assert_close(found, whole, rtol=0, atol=0, equal_nan=True)
+    backward_ends(path, score, broken, operands)
+
+
+ROWPTRS = {
+    "decreasing": [0, 5, 3, 8, 8],
+    "beyond_the_end": [0, 4, 9, 1000, 1 << 30],
+    "negative": [-5, -1, 3, 6, 8],
+    "backwards": [8, 6, 4, 2, 0],
+    "all_beyond": [100, 200, 300, 400, 500],
+}
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ROWPTRS)
+def test_rowptr_that_is_none(name, path, score, index, device):
+    """Entries are clamped to [0, E]; a decreasing pair is an empty row."""
+    edges = 8
+    pointers = torch.tensor(ROWPTRS[name])
+    col = torch.tensor([0, 4, 2, 3, 1, 1, 0, 4])
+    broken = Csr(pointers, col, 5).to(device, index)
+    operands = make_operands(score, broken, HEADS, HEAD_DIM)
+    clamped = pointers.clamp(0, edges).tolist()
+    rows = [col[a:b].tolist() for a, b in pairwise(clamped)]
+    expected = run(path, score, graphs.from_rows(rows, 5).to(device, index), operands)
+    torch.testing.assert_close(run(path, score, broken, operands), expected)
+    backward_ends(path, score, broken, operands)

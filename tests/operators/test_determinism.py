@@ -1,0 +1,57 @@
+"""The same bits from run to run, whatever else the machine does."""
+
+import graphs
+import pytest
+import torch
+from calls import DTYPES, METHODS, SCORES, cpu_threads, gradients, make_operands, run
+
+
+def results(path: str, score: str, graph: graphs.Csr, dtype: torch.dtype) -> list[torch.Tensor]:
+    leaves = {
+        name: t.requires_grad_()
+        for name, t in make_operands(score, graph, 2, 24, dtype, edge_terms=True).items()
+    }
+    seed = torch.tensor([11], device=graph.col.device)
+    out, lse = run(path, score, graph, leaves, dropout_p=0.2, seed=seed)
+    return [out, lse, *gradients((out, lse), leaves, with_lse=True).values()]
+
+
+def assert_same_bits(first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["hub", "star_of_sources", "degrees_around_tiles"])
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("score", SCORES)
+def test_two_runs(score, path, name, dtype, device):
+    graph = graphs.make(name, device)
+    expected = results(path, score, graph, dtype)
+    for _ in range(3):
+        assert_same_bits(results(path, score, graph, dtype), expected)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", ["super_node", "random"])
+def test_any_number_of_threads(name, score):
+    graph = graphs.random(2000, 12) if name == "random" else graphs.make(name)
+    found = []
+    for threads in (1, 2, 3, 7):
+        with cpu_threads(threads):
+            found.append(results("attention", score, graph, torch.float32))
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_graphs_with_any_number_of_threads(self_loops):
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(3000, (2, 60_000), generator=generator)
+    found = []
+    for threads in (1, 2, 3, 7):
+        with cpu_threads(threads):
+            csr = torch.ops.dfgnn.coo_to_csr(src, dst, 3000, 3000, self_loops=self_loops)
+            found.append([*csr, *torch.ops.dfgnn.csr_to_csc(csr[0], csr[1], 3000)])
+    for other in found[1:]:
+        assert_same_bits(other, found[0])

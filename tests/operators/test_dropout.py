@@ -1,0 +1,107 @@
+"""Attention dropout: the documented mask, the same in both passes and on every device."""
+
+import graphs
+import numpy as np
+import pytest
+import torch
+from calls import DTYPES, METHODS, PATHS, SCORES, check_backward, check_forward, make_operands, run
+from reference import kept, philox4x32
+
+SEEDS = (0, 1, 12345678901234567, -3, 2**63 - 1)
+
+
+def one_edge_per_row(device: str, nodes: int = 3000) -> graphs.Csr:
+    return graphs.from_rows([[0]] * nodes, 1).to(device)
+
+
+def kept_by(path: str, graph: graphs.Csr, heads: int, dropout_p: float, seed: torch.Tensor | None):
+    """The mask, read off rows of one edge whose value is 1."""
+    value = torch.ones(1, heads, 1, device=graph.col.device)
+    query = value.expand(graph.num_dst, heads, 1)
+    operands = {"q": query, "k": value, "v": value}
+    out, _ = run(path, "dot", graph, operands, dropout_p=dropout_p, seed=seed)
+    values = out.unique().tolist()
+    assert values == pytest.approx([0.0, 1 / (1 - dropout_p)])
+    return (out != 0).squeeze(-1).cpu()
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (0x00000000, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        (0xFFFFFFFF, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+    ],
+)
+def test_philox_known_answers(word, expected):
+    """The vectors that come with Random123."""
+    counter = np.full((1, 4), word, dtype=np.uint64)
+    assert philox4x32(counter, (word, word)).tolist() == [expected]
+
+
+@pytest.mark.parametrize("dropout_p", [0.1, 0.5, 0.95])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("path", METHODS)
+def test_mask(path, seed, dropout_p, device):
+    graph, heads = one_edge_per_row(device), 3
+    found = kept_by(path, graph, heads, dropout_p, torch.tensor([seed], device=device))
+    assert torch.equal(found, kept(seed, graph.num_edges, heads, dropout_p))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("check", [check_forward, check_backward])
+def test_against_reference(check, path, score, dtype, device):
+    graph = graphs.make("hub", device)
+    operands = make_operands(score, graph, 3, 16, dtype, edge_terms=True)
+    check(path, score, graph, operands, dropout_p=0.4, seed=torch.tensor([7], device=device))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 1.0])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("check", [check_forward, check_backward])
+def test_all_or_nothing(check, path, score, dropout_p, device):
+    graph = graphs.mixed(device)
+    seed = torch.tensor([7], device=device)
+    check(path, score, graph, make_operands(score, graph), dropout_p=dropout_p, seed=seed)
+
+
+@pytest.mark.parametrize("path", METHODS)
+def test_rate(path, device):
+    """Within five standard deviations over 60,000 draws."""
+    graph, heads, dropout_p = one_edge_per_row(device, 20_000), 3, 0.3
+    found = kept_by(path, graph, heads, dropout_p, torch.tensor([42], device=device))
+    deviation = (dropout_p * (1 - dropout_p) / found.numel()) ** 0.5
+    assert abs(found.double().mean().item() - (1 - dropout_p)) < 5 * deviation
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_seed_from_the_generator(path, device):
+    """Without a seed, torch.manual_seed decides, and every call draws anew."""
+    graph = one_edge_per_row(device)
+
+    def draw() -> torch.Tensor:
+        return kept_by(path, graph, 2, 0.5, None)
+
+    torch.manual_seed(3)
+    first, second = draw(), draw()
+    torch.manual_seed(3)
+    again = draw()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("path", PATHS)
+def test_backward_reuses_the_drawn_seed(path, score, device):
+    """An edge that the forward pass dropped has no gradient: v of a row's only edge shows it."""
+    graph = graphs.make("self_loops", device)
+    operands = make_operands(score, graph, heads=2, head_dim=4)
+    name = "x_src" if score == "cosine" else "v"
+    operands[name].requires_grad_()
+    out, _ = run(path, score, graph, operands, dropout_p=0.5)
+    out.sum().backward()
+    dropped = (out == 0).all(-1)
+    assert dropped.any()
+    assert torch.equal((operands[name].grad == 0).all(-1), dropped)

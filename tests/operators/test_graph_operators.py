@@ -1,0 +1,165 @@
+"""coo_to_csr and csr_to_csc against NumPy's stable sort and SciPy's conversion."""
+
+import graphs
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch import Tensor
+
+coo_to_csr = torch.ops.dfgnn.coo_to_csr
+csr_to_csc = torch.ops.dfgnn.csr_to_csc
+
+# src, dst, num_src, num_dst
+COO = {
+    "bipartite": ([5, 0, 3, 3, 1], [1, 0, 1, 2, 0], 6, 3),
+    "duplicates": ([1, 1, 0, 1], [2, 2, 2, 2], 3, 3),
+    "loops": ([0, 1, 2, 1, 2, 0], [0, 1, 2, 2, 2, 1], 3, 3),
+    "no_edges": ([], [], 4, 3),
+    "no_nodes": ([], [], 0, 0),
+    "out_of_range": ([0, -1, 9, 2, 1], [1, 0, 0, 7, -5], 3, 2),
+    "reversed": (list(range(50)), list(range(49, -1, -1)), 50, 50),
+    "sorted": ([3, 1, 2, 0], [0, 0, 1, 3], 4, 4),
+}
+
+
+def random_coo() -> tuple[list[int], list[int], int, int]:
+    generator = np.random.default_rng(0)
+    src, dst = generator.integers(0, 700, 20_000), generator.integers(0, 900, 20_000)
+    return src.tolist(), dst.tolist(), 700, 900
+
+
+def skewed_coo() -> tuple[list[int], list[int], int, int]:
+    src, dst, num_src, num_dst = random_coo()
+    return src, [0 if d % 2 else d for d in dst], num_src, num_dst
+
+
+COO |= {"random": random_coo(), "skewed": skewed_coo()}
+
+
+def expected_csr(src, dst, num_src: int, num_dst: int, self_loops: bool):
+    """rowptr, col and eid as arrays, and stats, by a stable sort."""
+    src, dst = np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
+    valid = (src >= 0) & (src < num_src) & (dst >= 0) & (dst < num_dst)
+    keep = valid & (src != dst) if self_loops else valid
+    loops = np.arange(min(num_src, num_dst)) if self_loops else np.arange(0)
+    rows = np.concatenate([dst[keep], loops])
+    cols = np.concatenate([src[keep], loops])
+    ids = np.concatenate([np.flatnonzero(keep), src.size + loops])
+    order = np.argsort(rows, kind="stable")
+    degrees = np.bincount(rows, minlength=num_dst)
+    rowptr = np.concatenate([[0], degrees.cumsum()])
+    stats = [int(degrees.max(initial=0)), int((~valid).sum())]
+    return rowptr, cols[order], ids[order], stats
+
+
+def padded(values: np.ndarray, capacity: int) -> list[int]:
+    return [*values.tolist(), *[0] * (capacity - values.size)]
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", COO)
+def test_coo_to_csr(name, index, self_loops, device):
+    src, dst, num_src, num_dst = COO[name]
+    ends = [torch.tensor(t, dtype=index, device=device) for t in (src, dst)]
+    rowptr, col, eid, stats = coo_to_csr(*ends, num_src, num_dst, self_loops=self_loops)
+    expected = expected_csr(src, dst, num_src, num_dst, self_loops)
+    capacity = len(src) + (min(num_src, num_dst) if self_loops else 0)
+    assert rowptr.tolist() == expected[0].tolist()
+    assert col.tolist() == padded(expected[1], capacity)
+    assert eid.tolist() == padded(expected[2], capacity)
+    assert stats.tolist() == expected[3]
+    assert {rowptr.dtype, col.dtype, eid.dtype} == {torch.int32}  # however wide the input was
+    assert stats.dtype == torch.int64
+
+
+def test_wide_results(device):
+    """Numbers of nodes past 2^31 ask for 64 bits, if the edges are few or not."""
+    ends = torch.tensor([(1 << 31) + 5, 2], device=device), torch.tensor([1, 1], device=device)
+    rowptr, col, eid, stats = coo_to_csr(*ends, (1 << 31) + 6, 2)
+    assert {rowptr.dtype, col.dtype, eid.dtype} == {torch.int64}
+    assert col.tolist() == [(1 << 31) + 5, 2]
+    assert rowptr.tolist() == [0, 0, 2]
+    assert stats.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+def test_csr_to_csc(name, index, device):
+    graph = graphs.make(name, device, index)
+    colptr, row, perm = csr_to_csc(graph.rowptr, graph.col, graph.num_src)
+    expected = graph.csc()
+    torch.testing.assert_close((colptr, row, perm), tuple(expected.values()), rtol=0, atol=0)
+    shape = (graph.num_dst, graph.num_src)
+    edges = graph.num_edges
+    data = np.arange(edges)
+    csr = scipy.sparse.csr_array(
+        (data, graph.sources().cpu().numpy(), graph.rowptr.cpu().numpy()), shape=shape
+    )
+    csc = csr.tocsc()
+    assert colptr.tolist() == csc.indptr.tolist()
+    assert row[:edges].tolist() == csc.indices.tolist()
+    assert perm[:edges].tolist() == csc.data.tolist()
+
+
+def test_csr_to_csc_leaves_out_what_is_out_of_range(device):
+    rowptr = torch.tensor([0, 3, 5], device=device)
+    col = torch.tensor([1, -1, 0, 2, 1], device=device)
+    colptr, row, perm = csr_to_csc(rowptr, col, 2)
+    assert colptr.tolist() == [0, 1, 3]
+    assert row.tolist() == [0, 0, 1, 0, 0]
+    assert perm.tolist() == [2, 0, 4, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "rowptr", [[0, 5, 3, 8], [8, 6, 4, 2], [-5, 100, 2, 1 << 30]], ids=["a", "b", "c"]
+)
+def test_csr_to_csc_of_a_rowptr_that_is_none(rowptr, device):
+    """Ends, in bounds; every entry that it yields is an edge."""
+    col = torch.tensor([0, 4, 2, 3, 1, 1, 0, 4], device=device)
+    colptr, row, perm = csr_to_csc(torch.tensor(rowptr, device=device), col, 5)
+    count = int(colptr[-1])
+    assert (colptr.diff() >= 0).all()
+    assert 0 <= count <= col.numel()
+    sources = torch.arange(5, device=device).repeat_interleave(colptr.diff())
+    assert torch.equal(col[perm[:count]], sources)
+    assert ((row >= 0) & (row < 3)).all()
+
+
+@pytest.mark.parametrize("name", COO)
+def test_round_trip(name, device):
+    """The CSC of the CSR is the CSR of the reversed edges."""
+    src, dst, num_src, num_dst = COO[name]
+    ends = [torch.tensor(t, dtype=torch.int64, device=device) for t in (src, dst)]
+    rowptr, col, _, _ = coo_to_csr(*ends, num_src, num_dst)
+    colptr, row, _ = csr_to_csc(rowptr, col, num_src)
+    sorted_ends = (t[ends[1].argsort(stable=True)] for t in ends)
+    flipped = coo_to_csr(*reversed(list(sorted_ends)), num_dst, num_src)
+    assert torch.equal(colptr, flipped[0])
+    assert torch.equal(row, flipped[1])
+
+
+def bad_calls() -> list[tuple[str, object, tuple]]:
+    ends: tuple[Tensor, Tensor] = (torch.tensor([0, 1]), torch.tensor([1, 0]))
+    rowptr, col = torch.tensor([0, 1, 2]), torch.tensor([1, 0])
+    return [
+        ("src", coo_to_csr, (ends[0].float(), ends[1], 2, 2)),
+        ("src", coo_to_csr, (ends[0].unsqueeze(0), ends[1], 2, 2)),
+        ("dst", coo_to_csr, (ends[0], ends[1].int(), 2, 2)),
+        ("dst", coo_to_csr, (ends[0], ends[1][:1], 2, 2)),
+        ("num_src", coo_to_csr, (*ends, -1, 2)),
+        ("num_dst", coo_to_csr, (*ends, 2, -1)),
+        ("rowptr", csr_to_csc, (rowptr.float(), col, 2)),
+        ("rowptr", csr_to_csc, (rowptr[:0], col, 2)),
+        ("col", csr_to_csc, (rowptr, col.int(), 2)),
+        ("col", csr_to_csc, (rowptr, col.unsqueeze(0), 2)),
+        ("num_src", csr_to_csc, (rowptr, col, -1)),
+    ]
+
+
+@pytest.mark.parametrize(("name", "op", "arguments"), bad_calls())
+def test_bad_input(name, op, arguments, device):
+    moved = [t.to(device) if isinstance(t, Tensor) else t for t in arguments]
+    with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
+        op(*moved)
