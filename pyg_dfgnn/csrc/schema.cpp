@@ -24,7 +24,8 @@ void define_family(torch::Library& m, const std::string& forward, const std::str
   const auto def = [&m](const std::string& schema) { m.def(schema.c_str()); };
   const std::string results = ") -> (Tensor out, Tensor lse)";
   // Saved TorchScript keeps neither overloads nor the names of positional arguments: what tells the overloads apart is
-  // the names of the keyword-only arguments, hence the operands', and the types of all in order, hence the place of eps.
+  // the names of the keyword-only arguments, hence the operands', and the types of all in order, hence the place of
+  // eps.
   const std::string cosine = ", float eps=1e-12";
   const std::string additive = "float negative_slope=0.2, Tensor? a_edge=None, ";
   def(forward + ".dot(Tensor rowptr, Tensor col, *, Tensor q, Tensor k, Tensor v, float? scale=None, " + kForwardTail +
