@@ -92,9 +92,14 @@ def plot(path, title: str, metric: str, history: list[dict], table: dict | None)
         names = list(table)
         for offset, what in ((-0.2, "inference (ms)"), (0.2, "training step (ms)")):
             places = [i + offset for i in range(len(names))]
-            axes[2].bar(places, [table[name][what] for name in names], width=0.4, label=what)
-        axes[2].set_xticks(range(len(names)), names)
-        axes[2].set(ylabel="ms")
+            axes[2].bar(
+                places,
+                [table[name][what] for name in names],
+                width=0.4,
+                label=what.removesuffix(" (ms)"),
+            )
+        axes[2].set_xticks(range(len(names)), ["pyg_dfgnn", "PyG"])
+        axes[2].set(ylabel="milliseconds")
         axes[2].legend()
     figure.suptitle(title)
     figure.tight_layout()

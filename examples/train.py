@@ -14,7 +14,7 @@ import torch
 from common import Parser, fail
 from models import Net
 from tasks import SETTINGS, kind, make_task
-from training import score, train
+from training import evaluate, train
 
 from pyg_dfgnn import datasets
 
@@ -53,7 +53,7 @@ def parse_args():
 
 def compare(args, task, nets: dict) -> dict:
     """Prints and returns what both kinds of layers score and take with the same weights."""
-    scores = {name: score(net, task, "test", args.device) for name, net in nets.items()}
+    scores = {name: evaluate(net, task, ["test"], args.device)[0] for name, net in nets.items()}
     batch = next(iter(task.batches["train"])).to(args.device)
 
     def loss_of(out):

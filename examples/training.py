@@ -22,7 +22,7 @@ def train(net: nn.Module, task: Task, args) -> tuple[list[dict], dict]:
         start = time.perf_counter()
         loss, scores = train_epoch(run, task, optimizer, schedule, args.device)
         seconds = time.perf_counter() - start
-        val, test = (score(run, task, split, args.device) for split in ("val", "test"))
+        val, test = evaluate(run, task, ["val", "test"], args.device)
         record = {"epoch": epoch, "loss": loss, "seconds": seconds, "test_scores": test}
         record |= {"train": scores[task.metric], "val": val[task.metric]}
         history.append(record)
@@ -55,12 +55,16 @@ def train_epoch(net, task: Task, optimizer, schedule, device) -> tuple[float, di
 
 
 @torch.no_grad()
-def score(net, task: Task, split: str, device) -> dict[str, float]:
+def evaluate(net, task: Task, splits: list[str], device) -> list[dict[str, float]]:
+    """The scores of each split; a whole graph goes through the net once for all of them."""
     net.eval()
-    outs, labels = [], []
-    for batch in task.batches[split]:
-        batch = batch.to(device)
-        out, y = task.labelled(batch, net(batch.x, batch.edge_index), split)
-        outs.append(out)
-        labels.append(y)
-    return task.scores(torch.cat(outs), torch.cat(labels))
+    if task.whole_graph:
+        batch = task.batches[splits[0]][0]
+        out = net(batch.x, batch.edge_index)
+        return [task.scores(*task.labelled(batch, out, split)) for split in splits]
+    results = []
+    for split in splits:
+        batches = [batch.to(device) for batch in task.batches[split]]
+        outs = [net(batch.x, batch.edge_index) for batch in batches]
+        results.append(task.scores(torch.cat(outs), torch.cat([batch.y for batch in batches])))
+    return results
