@@ -36,7 +36,8 @@ class BuildLibrary(build_ext):
     """Runs CMake in build/torch<version>, which later builds of the same kind reuse."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        return os.path.join(*fullname.split(".")) + ".so"  # no suffix of one Python: it holds no Python symbols
+        # Without the suffix of one Python: the library holds no Python symbols.
+        return os.path.join(*fullname.split(".")) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
         kind = "-debug" if flag("DEBUG") else ""
