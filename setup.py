@@ -1,7 +1,7 @@
 """Builds libdfgnn.so with CMake and puts it into the package; everything else is in pyproject.toml.
 
-Environment: FORCE_CUDA=1 (fail rather than build without CUDA), FORCE_ONLY_CPU=1, TORCH_CUDA_ARCH_LIST, CUDACXX,
-MAX_JOBS (parallel compilations), DEBUG=1 (-O0 -g).
+Environment: FORCE_CUDA=1 (fail rather than build without CUDA), FORCE_ONLY_CPU=1,
+TORCH_CUDA_ARCH_LIST, CUDACXX, MAX_JOBS (parallel compilations), DEBUG=1 (-O0 -g).
 """
 
 import importlib.metadata
@@ -26,8 +26,8 @@ def torch_version() -> str:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         sys.exit(
-            "pyg_dfgnn is compiled against the torch that it will run with, and there is none in this build "
-            "environment. Install torch, setuptools, cmake and ninja, then run "
+            "pyg_dfgnn is compiled against the torch that it will run with, and there is none in "
+            "this build environment. Install torch, setuptools, cmake and ninja, then run "
             "`pip install --no-build-isolation .`"
         )
 

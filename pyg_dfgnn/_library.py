@@ -5,9 +5,7 @@ from pathlib import Path
 
 import torch
 
-_BUILD_HINT = (
-    "Build it for the installed torch with `pip install --no-build-isolation .` in a checkout of pyg_dfgnn."
-)
+_BUILD_HINT = "Build it for the installed torch: `pip install --no-build-isolation .` in a checkout of pyg_dfgnn."
 
 
 def library_path() -> Path:
@@ -20,19 +18,19 @@ def load() -> None:
     """Registers the operators; ImportError says what is wrong with the library, and what to do."""
     path = library_path()
     if not path.is_file():
-        raise ImportError(f"The operators of pyg_dfgnn are missing: there is no {path}. {_BUILD_HINT}")
+        raise ImportError(f"The operators of pyg_dfgnn are missing: no file {path}. {_BUILD_HINT}")
     try:
         torch.ops.load_library(path)
     except OSError as error:
         raise ImportError(
-            f"{path} does not load into torch {torch.__version__}; it was probably built for another torch. "
-            f"{_BUILD_HINT} The loader says: {error}"
+            f"{path} does not load into torch {torch.__version__}; it was probably built for "
+            f"another torch. {_BUILD_HINT} The loader says: {error.__cause__ or error}"
         ) from error
     built_for = torch.ops.dfgnn.torch_version()
     if _minor(built_for) != _minor(torch.__version__):
         raise ImportError(
-            f"{path} was built for torch {built_for}, and torch {torch.__version__} is installed; torch's C++ "
-            f"interface changes between minor versions. {_BUILD_HINT}"
+            f"{path} was built for torch {built_for}, and torch {torch.__version__} is installed; "
+            f"torch's C++ interface changes between minor versions. {_BUILD_HINT}"
         )
 
 
