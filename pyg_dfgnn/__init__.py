@@ -12,5 +12,5 @@ __version__ = "0.1.0"
 
 
 def cuda_version() -> int:
-    """The CUDA version the operators were compiled with (13000 for 13.0), −1 for a build without CUDA."""
+    """The CUDA version of the operators (13000 for 13.0); −1 for a build without CUDA."""
     return torch.ops.dfgnn.cuda_version()
