@@ -5,7 +5,10 @@ from pathlib import Path
 
 import torch
 
-_BUILD_HINT = "Build it for the installed torch: `pip install --no-build-isolation .` in a checkout of pyg_dfgnn."
+_BUILD_HINT = (
+    "Build it for the installed torch: `pip install --no-build-isolation .` in a checkout "
+    "of pyg_dfgnn."
+)
 
 
 def library_path() -> Path:

@@ -14,7 +14,7 @@ def test_missing(monkeypatch, tmp_path):
 
 def test_not_loadable(monkeypatch, tmp_path):
     path = tmp_path / "libdfgnn.so"
-    path.write_text("not a shared library")
+    path.write_text("not a shared library " * 100)
     monkeypatch.setenv("DFGNN_LIBRARY", str(path))
     with pytest.raises(ImportError, match=r"does not load .*pip install.*invalid ELF header"):
         _library.load()
