@@ -58,9 +58,10 @@ inline void dots(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, in
   A* o[X];
   int e = 0;
   const auto group = [&](auto size) {
+    constexpr int G = decltype(size)::value;
     for (int i = 0; i < X; ++i) o[i] = out[i] + e;
-    dot_group<X, size()>(xs, rows, index + e, head_dim, o);
-    e += size();
+    dot_group<X, G>(xs, rows, index + e, head_dim, o);
+    e += G;
   };
   while (n - e >= 4) group(std::integral_constant<int, 4>());
   if (n - e >= 2) group(std::integral_constant<int, 2>());
@@ -99,8 +100,9 @@ inline void weighted_sum(const A* weight, Rows<T> rows, const int64_t* index, in
   constexpr int L = lanes<A>;
   int64_t d = 0;
   const auto columns = [&](auto vectors) {
-    weighted_sum_columns<vectors()>(weight, Rows<T>{rows.data + d, rows.stride}, index, n, 0, add, sums + d);
-    d += vectors() * L;
+    constexpr int V = decltype(vectors)::value;
+    weighted_sum_columns<V>(weight, Rows<T>{rows.data + d, rows.stride}, index, n, 0, add, sums + d);
+    d += V * L;
   };
   while (head_dim - d >= 8 * L) columns(std::integral_constant<int, 8>());
   if (head_dim - d >= 4 * L) columns(std::integral_constant<int, 4>());
