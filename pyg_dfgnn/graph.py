@@ -3,6 +3,7 @@
 from typing import NamedTuple, Union
 
 import torch
+import torch_geometric.typing
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
@@ -60,11 +61,12 @@ def build_graph(
     self_loops: bool = False,
     flow: str = "source_to_target",
 ) -> Graph:
-    """The structure of a graph; the same ``edge_index`` object is converted once. Scriptable.
+    """The structure of a graph. Scriptable.
 
-    Eager code waits for the device once a conversion, to check the range of the nodes and to read
-    the largest degree. Code that is scripted, compiled, traced or captured in a CUDA graph does not
-    wait: ``max_degree`` is −1, and the check is an assertion on the device (RuntimeError).
+    Eager code converts the same ``edge_index`` object once, however often it comes. A conversion
+    waits for the device once, to check the range of the nodes and to read the largest degree. Code
+    that is compiled, traced or captured in a CUDA graph does not wait: ``max_degree`` is −1 there,
+    and the check is an assertion on the device (RuntimeError).
 
     Args:
         edge_index: ``[2, E]``, the source and the destination of each edge, int32 or int64; or the
@@ -92,9 +94,10 @@ def build_graph(
             return _cache.lookup(edge_index, (num_src, num_dst, self_loops, flow), _build_checked)
         if isinstance(edge_index, EdgeIndex):
             edge_index = edge_index.as_tensor()
-    graph, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
-    torch._assert_async(stats[1] == 0, "edge_index: holds nodes that are out of range")
-    return graph
+        graph, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
+        torch._assert_async(stats[1] == 0, "edge_index: holds nodes that are out of range")
+        return graph
+    return _build_checked(edge_index, num_src, num_dst, self_loops, flow)
 
 
 def is_convertible(
@@ -151,6 +154,10 @@ def _convert(
 
 
 def _convert_sparse(adj_t: SparseTensor, num_src: int, num_dst: int) -> tuple[Graph, Tensor]:
+    if (
+        not torch_geometric.typing.WITH_TORCH_SPARSE
+    ):  # there is no such adj_t; TorchScript stops here
+        raise ImportError("a SparseTensor needs torch_sparse")
     storage = adj_t.storage
     rowptr, col = storage.rowptr(), storage.col()
     degrees = torch.cat([rowptr.diff(), rowptr.new_zeros(1)])
@@ -172,28 +179,28 @@ def _convert_sparse(adj_t: SparseTensor, num_src: int, num_dst: int) -> tuple[Gr
 
 
 def _build_checked(
-    edge_index: Union[Tensor, SparseTensor], num_src: int, num_dst: int, self_loops: bool, flow: str
+    edge_index: Union[Tensor, SparseTensor],
+    num_src: int,
+    num_dst: int,
+    self_loops: bool,
+    flow: str,
 ) -> Graph:
     """The graph with its largest degree, after the device has said that all nodes are in range."""
-    graph, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
-    max_degree, num_bad = stats.tolist()
+    g, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
+    on_host = stats.cpu()
+    max_degree, num_bad = int(on_host[0]), int(on_host[1])
     if num_bad > 0:
-        raise IndexError(_out_of_range(edge_index, num_bad, num_src, num_dst, flow))
-    return graph._replace(max_degree=max_degree)
-
-
-def _out_of_range(
-    edge_index: Union[Tensor, SparseTensor], num_bad: int, num_src: int, num_dst: int, flow: str
-) -> str:
-    if isinstance(edge_index, SparseTensor):
-        dst, src, _ = edge_index.coo()
-    else:
-        src, dst = edge_index if flow == "source_to_target" else edge_index.flip(0)
-    found = [
-        f"{name} in [{nodes.min()}, {nodes.max()}], expected [0, {size})"
-        for name, nodes, size in (("sources", src, num_src), ("destinations", dst, num_dst))
-        if nodes.min() < 0 or nodes.max() >= size
-    ]
-    return (
-        f"edge_index: {num_bad} edges have a node that is out of range: found {' and '.join(found)}"
+        if isinstance(edge_index, SparseTensor):
+            dst, src, _ = edge_index.coo()
+        else:
+            src, dst = edge_index[0], edge_index[1]
+            if flow == "target_to_source":
+                src, dst = dst, src
+        raise IndexError(
+            f"edge_index: {num_bad} edges have a node that is out of range: found sources in "
+            f"[{int(src.min())}, {int(src.max())}], expected [0, {num_src}), and destinations in "
+            f"[{int(dst.min())}, {int(dst.max())}], expected [0, {num_dst})"
+        )
+    return Graph(
+        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, num_dst, num_src, max_degree, self_loops
     )

@@ -26,6 +26,8 @@ else:
     NotGiven = Optional[Tensor]
     Given = bool
 
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
 # What a subclass may define to change how messages are made; the fused operators would not call it.
 _STEPS = (
     "propagate",
@@ -54,13 +56,24 @@ _HOOKS = (
 class FusedConv(MessagePassing):
     """The part of a layer that says whether a call runs fused; it goes before PyG's layer.
 
-    Attributes:
+    Args:
         method: ``"auto"``, ``"smmf"`` or ``"pmf"``, as in :mod:`pyg_dfgnn.ops`.
+        args: The arguments of PyG's layer, like ``kwargs``.
     """
 
     method = "auto"
     has_own_steps = False
-    __constants__ = ("has_own_steps", "method")
+    # Where the layer's arguments do not ask for PyG's steps, TorchScript leaves them out: with them
+    # a saved model would need the operators of torch_scatter wherever it is loaded.
+    scripts_fused = False
+    __constants__ = ("method", "scripts_fused")
+
+    def __init__(self, *args: Any, method: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.method = method
+        if self._sums_messages() and getattr(self, "edge_dim", None) is None:
+            self.scripts_fused = True
+            self.__jit_ignored_attributes__ = ["aggr_module"]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -94,7 +107,7 @@ class FusedConv(MessagePassing):
             ValueError: a Graph was given that does not fit.
             IndexError: ``edge_index`` holds a node that is out of range.
         """
-        if not self.sums_messages() or not has_kernels(value):
+        if not self.may_fuse():
             return None
         if isinstance(edge_index, Graph):
             if (
@@ -109,33 +122,36 @@ class FusedConv(MessagePassing):
                 )
             return edge_index
 
-        if has_edge_features(edge_index) or not is_convertible(
-            edge_index, num_src, num_dst, self.flow
-        ):
+        if has_edge_features(edge_index):
             return None
+        if not torch.jit.is_scripting():  # scripted code fails where PyG's steps might not
+            if not has_kernels(value):
+                return None
+            if not is_convertible(edge_index, num_src, num_dst, self.flow):
+                return None
         return build_graph(edge_index, num_src, num_dst, self_loops, self.flow)
 
-    def sums_messages(self) -> bool:
+    def may_fuse(self) -> bool:
         """Whether the layer sums PyG's messages, and nobody looks at them. Scriptable."""
-        if self.has_own_steps:
-            return False
         if not torch.jit.is_scripting():
-            return self._sums_messages_in_python()
-        if isinstance(self.aggr, str):
-            return self.aggr == "add" or self.aggr == "sum"
-        return False
+            if self.explain is True or self.decomposed_layers > 1 or not self._sums_messages():
+                return False
+            # PyG's compiled layers call no hooks either.
+            return torch.compiler.is_compiling() or not self._is_observed()
+        return self.scripts_fused
 
     @torch.jit.unused
-    def _sums_messages_in_python(self) -> bool:
-        if (
-            not isinstance(self.aggr_module, SumAggregation)
-            or self.explain is True
-            or self.decomposed_layers > 1
-        ):
-            return False
-        if torch.compiler.is_compiling():  # PyG's compiled layers call no hooks either
-            return True
-        return not (
+    def _sums_messages(self) -> bool:
+        return (
+            not self.has_own_steps
+            and self.node_dim in (0, -2)
+            and isinstance(self.aggr_module, SumAggregation)
+        )
+
+    @torch.jit.unused
+    def _is_observed(self) -> bool:
+        """Whether there are hooks, replaced steps or transforms that the operators do not know."""
+        return (
             any(getattr(self, hooks) for hooks in _HOOKS)
             or any(step in self.__dict__ for step in _STEPS if step != "propagate")
             or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
@@ -145,24 +161,16 @@ class FusedConv(MessagePassing):
 
 
 def has_kernels(value: Tensor) -> bool:
-    """Whether the operators run on values of this dtype and device. Scriptable."""
-    dtype = value.dtype
-    has_dtype = (
-        dtype == torch.float32
-        or dtype == torch.float16
-        or dtype == torch.bfloat16
-        or dtype == torch.float64
-    )
-    has_device = (
-        value.is_cpu or value.is_meta or (value.is_cuda and torch.ops.dfgnn.cuda_version() > 0)
-    )
-    return has_dtype and has_device
+    """Whether the operators run on values of this dtype and device."""
+    if value.is_cuda and torch.ops.dfgnn.cuda_version() < 0:
+        return False
+    return value.dtype in _DTYPES and value.device.type in ("cpu", "cuda", "meta")
 
 
 def has_edge_features(adj_t: Union[Tensor, SparseTensor]) -> bool:
     """Whether this is an adjacency whose values PyG takes for edge features. Scriptable."""
     if isinstance(adj_t, SparseTensor):
-        value = adj_t.storage.value()
+        _, _, value = adj_t.csr()
         return value is not None and value.dim() > 1
     return False
 
@@ -174,9 +182,9 @@ def as_in_autocast(out: Tensor) -> Tensor:
 
 
 def no_fused_path() -> str:
-    """The message of the error about a Graph where PyG's steps must run. Scriptable."""
+    """The message of the error where PyG's steps are needed and cannot run. Scriptable."""
     return (
-        "edge_index: a Graph only serves fused attention; give the edge_index itself for edge "
-        "features, attention weights, explainers, hooks, aggregations other than 'add', or dtypes "
-        "and devices without kernels"
+        "This call needs PyG's message passing: for edge features, attention weights, explainers, "
+        "hooks, an aggregation other than 'add', or a dtype or device without kernels. That takes "
+        "an edge_index, not a Graph, and in TorchScript a layer with edge_dim or another aggr."
     )

@@ -1,6 +1,6 @@
 """The layer of attention-based graph neural networks."""
 
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +31,7 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
         method: str = "auto",
         **kwargs: Any,
     ) -> None:
-        super().__init__(requires_grad, add_self_loops, **kwargs)
-        self.method = method
+        super().__init__(requires_grad, add_self_loops, method=method, **kwargs)
 
     def forward(self, x: Tensor, edge_index: Union[Tensor, SparseTensor, Graph]) -> Tensor:
         """``out = Σ_j α_ij x_j``, with ``α = softmax_j(beta · cos(x_i, x_j))``.
@@ -46,15 +45,16 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
         Returns:
             ``[N, F]``.
         """
-        graph: Optional[Graph] = None
-        if x.dim() == 2 and (self.node_dim == 0 or self.node_dim == -2):
+        if x.dim() == 2:
             graph = self.fused_graph(edge_index, x, x.size(0), x.size(0), self.add_self_loops)
-        if graph is not None:
-            features = x.unsqueeze(1)
-            out = cosine_attention(
-                features, features, self.beta, graph, method=self.method
-            ).squeeze(1)
-            return as_in_autocast(out.to(torch.promote_types(x.dtype, self.beta.dtype)))
+            if graph is not None:
+                features = x.unsqueeze(1)
+                out = cosine_attention(features, features, self.beta, graph, method=self.method)
+                out = out.squeeze(1).to(torch.promote_types(x.dtype, self.beta.dtype))
+                return as_in_autocast(out)
+
+        if torch.jit.is_scripting() and self.scripts_fused:
+            raise ValueError(no_fused_path())
         if isinstance(edge_index, Graph):
             raise ValueError(no_fused_path())
         if self.add_self_loops:

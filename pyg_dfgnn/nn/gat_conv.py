@@ -64,9 +64,9 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
             fill_value,
             bias,
             residual,
+            method=method,
             **kwargs,
         )
-        self.method = method
 
     @overload
     def forward(
@@ -146,6 +146,8 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
             if fused is not None:
                 return self.combine_heads(fused, residual)
 
+        if torch.jit.is_scripting() and self.scripts_fused:
+            raise ValueError(no_fused_path())
         if isinstance(edge_index, Graph):
             raise ValueError(no_fused_path())
         if isinstance(edge_index, SparseTensor):

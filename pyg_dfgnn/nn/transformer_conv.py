@@ -54,9 +54,9 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             edge_dim,
             bias,
             root_weight,
+            method=method,
             **kwargs,
         )
-        self.method = method
 
     @overload
     def forward(
@@ -119,38 +119,43 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         key = self.lin_key(x[0]).view(-1, H, C)
         value = self.lin_value(x[0]).view(-1, H, C)
 
-        graph: Optional[Graph] = None
         if (
-            edge_attr is None
+            not isinstance(return_attention_weights, bool)
+            and edge_attr is None
             and self.lin_edge is None
-            and not isinstance(return_attention_weights, bool)
         ):
             graph = self.fused_graph(edge_index, value, value.size(0), query.size(0), False)
-        if graph is not None:
-            dropout_p = self.dropout if self.training else 0.0
-            out = as_in_autocast(
-                dot_attention(query, key, value, graph, dropout_p=dropout_p, method=self.method)
-            )
-        elif isinstance(edge_index, Graph):
+            if graph is not None:
+                dropout_p = self.dropout if self.training else 0.0
+                out = dot_attention(
+                    query, key, value, graph, dropout_p=dropout_p, method=self.method
+                )
+                return self.combine_heads(as_in_autocast(out), x[1])
+
+        if torch.jit.is_scripting() and self.scripts_fused:
             raise ValueError(no_fused_path())
-        else:
-            # propagate_type: (query: Tensor, key:Tensor, value: Tensor, edge_attr: OptTensor)
-            out = self.propagate(edge_index, query=query, key=key, value=value, edge_attr=edge_attr)
+        if isinstance(edge_index, Graph):
+            raise ValueError(no_fused_path())
+        # propagate_type: (query: Tensor, key:Tensor, value: Tensor, edge_attr: OptTensor)
+        out = self.propagate(edge_index, query=query, key=key, value=value, edge_attr=edge_attr)
         alpha = self._alpha
         self._alpha = None
-
-        out = out.view(-1, H * C) if self.concat else out.mean(dim=1)
-        if self.root_weight:
-            root = self.lin_skip(x[1])
-            if self.lin_beta is not None:
-                beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
-                out = beta * root + (1 - beta) * out
-            else:
-                out = out + root
-
+        out = self.combine_heads(out, x[1])
         if isinstance(return_attention_weights, bool):
             assert alpha is not None
             if isinstance(edge_index, SparseTensor):
                 return out, edge_index.set_value(alpha, layout="coo")
             return out, (edge_index, alpha)
+        return out
+
+    def combine_heads(self, out: Tensor, x_dst: Tensor) -> Tensor:
+        """From ``[N_dst, heads, out_channels]`` to the layer's output."""
+        out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
+        if self.root_weight:
+            root = self.lin_skip(x_dst)
+            if self.lin_beta is not None:
+                beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
+                out = beta * root + (1 - beta) * out
+            else:
+                out = out + root
         return out
