@@ -154,9 +154,7 @@ def _convert(
 
 
 def _convert_sparse(adj_t: SparseTensor, num_src: int, num_dst: int) -> tuple[Graph, Tensor]:
-    if (
-        not torch_geometric.typing.WITH_TORCH_SPARSE
-    ):  # there is no such adj_t; TorchScript stops here
+    if not torch_geometric.typing.WITH_TORCH_SPARSE:  # TorchScript reads no further then
         raise ImportError("a SparseTensor needs torch_sparse")
     storage = adj_t.storage
     rowptr, col = storage.rowptr(), storage.col()
