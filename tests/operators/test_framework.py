@@ -207,3 +207,42 @@ def test_cuda_graph(path, score, dropout_p, cuda):
     else:
         torch.testing.assert_close(first, second, rtol=0, atol=0)
         torch.testing.assert_close(first, list(step()), rtol=0, atol=0)
+
+
+class Aggregate(torch.nn.Module):
+    """Operators among ordinary ones: from edges to features."""
+
+    def forward(self, src: Tensor, dst: Tensor, x: Tensor) -> Tensor:
+        rowptr, col, _, _ = torch.ops.dfgnn.coo_to_csr(src, dst, x.size(0), x.size(0))
+        out, lse = torch.ops.dfgnn.attention(rowptr, col, q=x * 0.5, k=x.tanh(), v=x)
+        return out.relu() + lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)
+
+
+def example(nodes: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(nodes)
+    src, dst = torch.randint(nodes, (2, 5 * nodes), generator=generator).to(device)
+    return src, dst, torch.randn(nodes, 2, 8, generator=generator).to(device).requires_grad_()
+
+
+def test_inductor(device):
+    """Generated code around the operators, with their shapes and strides as declared."""
+    module = Aggregate()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+    for nodes in (20, 33):
+        src, dst, x = example(nodes, device)
+        results = []
+        for function in (module, compiled):
+            out = function(src, dst, x)
+            results.append((out, torch.autograd.grad(out.sum(), x)))
+        torch.testing.assert_close(*results)
+
+
+def test_export(device):
+    """One exported program for graphs of every size."""
+    most = 2**31 - 2  # beyond, indices would be int64: another program
+    nodes, edges = (torch.export.Dim(name, min=2, max=most) for name in ("nodes", "edges"))
+    shapes = {"src": {0: edges}, "dst": {0: edges}, "x": {0: nodes}}
+    module = Aggregate()
+    program = torch.export.export(module, example(20, device), dynamic_shapes=shapes)
+    other = example(33, device)
+    torch.testing.assert_close(program.module()(*other), module(*other))
