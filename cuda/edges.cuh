@@ -7,6 +7,7 @@ namespace dfgnn::cuda {
 
 struct EdgePlan {
   static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
   static constexpr int64_t kMaxEdges = 256;  // of a warp: enough that finding its first row is cheap beside them
   int64_t edges_per_warp;
   unsigned blocks;
@@ -14,18 +15,10 @@ struct EdgePlan {
 
 inline EdgePlan plan_edges(int64_t num_edges) {
   constexpr int64_t kWarpsWanted = 8192;  // to fill the device where there are few edges
-  constexpr int64_t kWarps = EdgePlan::kThreads / kWarp;
-  int64_t edges = num_edges / kWarpsWanted;
-  edges = edges < 16 ? 16 : (edges > EdgePlan::kMaxEdges ? EdgePlan::kMaxEdges : edges);
-  return {edges, static_cast<unsigned>((num_edges + edges * kWarps - 1) / (edges * kWarps))};
-}
-
-// The run of this warp; empty past the last edge.
-__device__ __forceinline__ Range warp_edges(const Attention& a, const EdgePlan& plan) {
-  const int64_t num_edges = clamp_to(a.rowptr[a.num_dst], a.num_edges);
-  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * EdgePlan::kThreads + threadIdx.x) / kWarp;
-  const int64_t begin = min(warp * plan.edges_per_warp, num_edges);
-  return {begin, min(begin + plan.edges_per_warp, num_edges)};
+  int64_t edges = num_edges / kWarpsWanted / kWarp * kWarp;
+  edges = edges < kWarp ? kWarp : (edges > EdgePlan::kMaxEdges ? EdgePlan::kMaxEdges : edges);
+  const int64_t edges_per_block = edges * EdgePlan::kWarps;
+  return {edges, static_cast<unsigned>((num_edges + edges_per_block - 1) / edges_per_block)};
 }
 
 // The row of edge e: the last that begins at or before it. The warp probes 32 rows at a time.
@@ -42,10 +35,48 @@ __device__ __forceinline__ int64_t warp_find_row(const Index& rowptr, int64_t nu
   return low;
 }
 
-// Ends of rows, for a RowWalk.
-struct RowEnds {
-  Index rowptr;
-  __device__ __forceinline__ int64_t operator[](int64_t r) const { return rowptr[r + 1]; }
+// The same by one lane, given a row that begins at or before e. Strides over runs of empty rows by doubling steps, then
+// halves: nothing walks row by row over a million of them.
+__device__ __forceinline__ int64_t find_row_from(const Index& rowptr, int64_t num_rows, int64_t from, int64_t e) {
+  int64_t low = from, step = 1;
+  while (low + step < num_rows && rowptr[low + step] <= e) {
+    low += step;
+    step *= 2;
+  }
+  int64_t high = min(low + step, num_rows);
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (rowptr[middle] <= e ? low : high) = middle;
+  }
+  return low;
+}
+
+// Rows and sources of a warp's next edges, in shared memory.
+struct EdgeBatch {
+  int row[kWarp], source[kWarp];
 };
+
+// Calls batch_of(first, count) for the warp's run of edges, `count` at a time, their rows and sources in `batch`.
+template <class Batch>
+__device__ __forceinline__ void for_edge_batches(const Attention& a, const EdgePlan& plan, EdgeBatch& batch,
+                                                 const Batch& batch_of) {
+  const int64_t num_edges = clamp_to(a.rowptr[a.num_dst], a.num_edges);
+  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * EdgePlan::kThreads + threadIdx.x) / kWarp;
+  const int64_t begin = min(warp * plan.edges_per_warp, num_edges), end = min(begin + plan.edges_per_warp, num_edges);
+  if (begin >= end) return;
+  const int lane = threadIdx.x % kWarp;
+  int64_t row = warp_find_row(a.rowptr, a.num_dst, begin);
+  for (int64_t first = begin; first < end; first += kWarp) {
+    const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), end - first));
+    if (lane < count) {
+      batch.row[lane] = static_cast<int>(find_row_from(a.rowptr, a.num_dst, row, first + lane));
+      batch.source[lane] = checked_node(a.col[first + lane], a.num_src);
+    }
+    __syncwarp();
+    row = batch.row[count - 1];
+    batch_of(first, count);
+    __syncwarp();
+  }
+}
 
 }  // namespace dfgnn::cuda

@@ -1,10 +1,10 @@
-// Softmax and SpMM over blocks of rows, with the logits made here (SMMF) or read from memory (PMF).
+// Softmax and SpMM over blocks of rows, with the dot products made here (SMMF) or the logits read from memory (PMF).
 //
-// A block takes kRows-like runs of rows. Its short rows share a tile of shared memory: the warps make the tile's logits
-// balanced over its edges, then each takes rows: maximum, exponentials (taken once, kept in shared memory: the paper's
-// redundancy-free softmax), and the vectorised SpMM. A row too long to share is cut into one slice a warp, each of
-// which goes over its slice in tiles with an online softmax (Milakov & Gimelshein 2018); the slices' states (max, sum,
-// out) are merged in the order of the warps, so that the result is the same bits run after run.
+// A block takes a run of rows. Its short rows share tiles of shared memory: the warps make a tile's dot products
+// balanced over its edges, then each takes rows: logits, their maximum, exponentials (taken once, kept in shared
+// memory: the paper's redundancy-free softmax), and the vectorised SpMM. A row too long to share is cut into one slice
+// a warp, each of which goes over its slice in tiles with an online softmax (Milakov & Gimelshein 2018); the slices'
+// states (max, sum, out) are merged in the order of the warps, so that the result is the same bits run after run.
 #pragma once
 
 #include "sddmm.cuh"
@@ -17,77 +17,84 @@ struct ForwardPlan {
 
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kTile = 2048;  // logits of a tile, all heads of the block
+  static constexpr int kTile = 1024;  // edges of a tile
   static constexpr int kMaxRows = 64;
-  static constexpr int kMaxHeads = 16;
   static constexpr int kLongRow = 256;  // edges from which on a row has the block to itself
 };
 
-// Where logits come from.
+// Edges in shared memory, a tile's or a warp's part of it.
+template <class A>
+struct Tile {
+  A* score;       // dot product, then logit, then exponential
+  int* source;    // kNoNode where out of range
+  int64_t first;  // CSR position of entry 0
+};
+
+// Where logits come from: dot products of the tile...
 template <Score score, class S>
 struct ComputedLogits {
-  template <class Walk, class Store>
-  __device__ __forceinline__ void operator()(const Typed<typename S::T>& a, int64_t begin, int64_t end, int head,
-                                             int num_heads, Walk walk, const Store& store) const {
-    warp_logits<score, S>(a, begin, end, head, num_heads, walk, store);
+  static constexpr bool kNeedsDots = score != Score::additive;
+
+  __device__ __forceinline__ typename S::A operator()(const Typed<typename S::T>& a, const Tile<typename S::A>& tile,
+                                                      int t, int i, int h) const {
+    using A = typename S::A;
+    return logit<score>(a, kNeedsDots ? tile.score[t] : A(0), i, tile.source[t], tile.first + t, h).value;
   }
 };
 
+// ... or logits that an earlier kernel stored.
 template <class A>
 struct StoredLogits {
+  static constexpr bool kNeedsDots = false;
   const A* scores;  // [num_edges, heads]
 
-  template <class T, class Walk, class Store>
-  __device__ __forceinline__ void operator()(const Typed<T>& a, int64_t begin, int64_t end, int head, int num_heads,
-                                             Walk, const Store& store) const {
-    const int64_t units = (end - begin) * num_heads;
-    for (int64_t u = threadIdx.x % kWarp; u < units; u += kWarp) {
-      const int64_t e = begin + u / num_heads;
-      const int h = head + static_cast<int>(u % num_heads);
-      store(e, h, scores[e * a.heads + h]);
-    }
+  template <class T>
+  __device__ __forceinline__ A operator()(const Typed<T>& a, const Tile<A>& tile, int t, int, int h) const {
+    return scores[a.scalar(tile.first + t, h)];
   }
 };
 
-// Turns `count` logits in shared memory into exp(s - max), dropout applied, and returns their max and sum (before
-// dropout). All lanes of a warp; `first` is the CSR position of s[0].
-template <class A>
-__device__ __forceinline__ void warp_exponentials(A* s, int count, int64_t first, int h, const Dropout& dropout, A& m,
-                                                  A& sum) {
+// Logits of entries [begin, end) of the tile, which are edges of row i, then in their place exp(s - max) with dropout
+// applied. Takes max from `m` on and returns the sum before dropout. All lanes of a warp.
+template <class T, class A, class Logits>
+__device__ __forceinline__ A warp_softmax(const Typed<T>& a, const Logits& logits, const Tile<A>& tile, int begin,
+                                          int end, int i, int h, const Dropout& dropout, A& m) {
   const int lane = threadIdx.x % kWarp;
-  A largest = -INFINITY;
-  for (int e = lane; e < count; e += kWarp) largest = max(largest, s[e]);
-  m = max(m, warp_max(largest));
-  sum = A(0);
-  for (int e = lane; e < count; e += kWarp) {
-    const A p = exp_difference(s[e], m);
-    sum += p;
-    s[e] = dropout.active() ? p * dropout.template factor<A>(first + e, h) : p;
+  for (int t = begin + lane; t < end; t += kWarp) {
+    const A s = logits(a, tile, t, i, h);
+    tile.score[t] = s;
+    m = max(m, s);
   }
-  sum = lanes_sum<kWarp>(sum);
+  m = warp_max(m);
+  A sum = A(0);
+  for (int t = begin + lane; t < end; t += kWarp) {
+    const A p = exp_difference(tile.score[t], m);
+    sum += p;
+    tile.score[t] = p * dropout.template factor<A>(tile.first + t, h);
+  }
   __syncwarp();
+  return lanes_sum<kWarp>(sum);
 }
 
-// out += sum over `count` edges of weight * value row, features from `feature` on. W is the wide shape.
+// out += sum over entries [begin, end) of score * value row, features from `feature` on. W is the wide shape.
 template <class W>
-__device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const typename W::A* weights, int count,
-                                          int64_t first, int h, int feature, Fragment<W>& out) {
-  constexpr int kUnroll = 4;
-  const int lane = threadIdx.x % W::kLanes, group = (threadIdx.x % kWarp) / W::kLanes;
-  for (int base = group; base < count; base += kUnroll * W::kGroups) {
-    Fragment<W> rows[kUnroll];
+__device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const Tile<typename W::A>& tile, int begin,
+                                          int end, int h, int feature, Fragment<W>& out) {
+  constexpr int kUnroll = W::kSteps >= 4 ? 2 : 4;
+  const int lane = threadIdx.x % W::kLanes, group = threadIdx.x % kWarp / W::kLanes;
+  for (int base = begin + group; base < end; base += kUnroll * W::kGroups) {
+    Packed<W> rows[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int e = base + u * W::kGroups;
-      if (e < count) {
-        bool ok;  // where not, the weight is NaN already
-        rows[u].load(a.value_row(a.source(first + e, ok), h) + feature, lane, a.head_dim - feature);
+      const int t = base + u * W::kGroups;
+      if (t < end) {
+        rows[u].load(a.features(a.value, max(tile.source[t], 0), h) + feature, lane, a.head_dim - feature);
       }
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int e = base + u * W::kGroups;
-      if (e < count) out.add(weights[e], rows[u]);
+      const int t = base + u * W::kGroups;
+      if (t < end) out.add(tile.score[t], rows[u]);
     }
   }
 }
@@ -100,15 +107,17 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
   using W = typename S::Wide;
   constexpr int kWarps = ForwardPlan::kWarps, kTile = ForwardPlan::kTile;
   __shared__ int64_t bounds[ForwardPlan::kMaxRows + 1];
-  __shared__ A tile[kTile];
-  __shared__ A states[kWarps][2];                            // a slice's max and sum
+  __shared__ A scores[kTile];
+  __shared__ int sources[kTile];
+  __shared__ unsigned char rows[kTile];                      // of the block, by edge of the tile
+  __shared__ A states[kWarps][2];                            // a slice's max and sum,
   __shared__ __align__(16) A partial[kWarps][W::kFeatures];  // and its out
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * plan.rows_per_block;
-  const int num_rows = static_cast<int>(min(static_cast<int64_t>(plan.rows_per_block), a.num_dst - first_row));
-  const int head = blockIdx.y * plan.heads_per_block;
-  const int num_heads = min(plan.heads_per_block, a.heads - head);
+  const int first_row = blockIdx.x * plan.rows_per_block;
+  const int num_rows = min(plan.rows_per_block, static_cast<int>(a.num_dst) - first_row);
+  const int first_head = blockIdx.y * plan.heads_per_block;
+  const int last_head = min(first_head + plan.heads_per_block, a.heads);
   const Dropout dropout(a);
 
   for (int r = threadIdx.x; r <= num_rows; r += blockDim.x) bounds[r] = clamp_to(a.rowptr[first_row + r], a.num_edges);
@@ -122,21 +131,10 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
     __syncthreads();
   }
 
-  const int tile_edges = kTile / num_heads;
-  const int long_row = min(tile_edges, ForwardPlan::kLongRow);
-  const auto is_long = [&](int r) { return bounds[r + 1] - bounds[r] > long_row; };
-  const auto out_row = [&](int r, int h) { return static_cast<T*>(outputs.out) + a.features(first_row + r, h); };
+  const auto is_long = [&](int r) { return bounds[r + 1] - bounds[r] > ForwardPlan::kLongRow; };
   const auto store_lse = [&](int r, int h, A m, A sum) {
-    static_cast<A*>(outputs.lse)[(first_row + r) * a.heads + h] = m + log(sum);
+    static_cast<A*>(outputs.lse)[a.scalar(first_row + r, h)] = m + log(sum);
   };
-  // A view of `bounds` for walks: ends of rows, counted from the graph's first.
-  struct Ends {
-    const int64_t* bounds;
-    int64_t first_row;
-    __device__ __forceinline__ int64_t operator[](int64_t r) const { return bounds[r - first_row + 1]; }
-  };
-  const Ends ends{bounds, first_row};
-  const auto walk_from = [&](int r) { return RowWalk<Ends>{ends, first_row + r, first_row + num_rows}; };
 
   for (int r = 0; r < num_rows;) {
     if (is_long(r)) {
@@ -144,106 +142,118 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
       continue;
     }
     int last = r + 1;
-    while (last < num_rows && !is_long(last) && bounds[last + 1] - bounds[r] <= tile_edges) ++last;
-    const int64_t begin = bounds[r];
-    const int edges = static_cast<int>(bounds[last] - begin);
-
-    const int slice = (edges + kWarps - 1) / kWarps;
-    const int64_t slice_begin = begin + min(warp * slice, edges), slice_end = begin + min((warp + 1) * slice, edges);
-    logits(a, slice_begin, slice_end, head, num_heads, walk_from(r),
-           [&](int64_t e, int h, A s) { tile[(h - head) * tile_edges + (e - begin)] = s; });
-    __syncthreads();
-
-    for (int t = warp; t < (last - r) * num_heads; t += kWarps) {
-      const int row = r + t / num_heads, h = t % num_heads;
-      const int64_t first = bounds[row];
-      const int count = static_cast<int>(bounds[row + 1] - first);
-      A* s = tile + h * tile_edges + (first - begin);
-      A m = -INFINITY, sum;
-      warp_exponentials(s, count, first, head + h, dropout, m, sum);
-      if (lane == 0) store_lse(row, head + h, m, sum);
-      const A scale = sum == A(0) ? A(0) : A(1) / sum;
-      for (int f = 0; f < (W::kLoop ? a.head_dim : 1); f += W::kFeatures) {
-        Fragment<W> out;
-        out.zero();
-        warp_spmm(a, s, count, first, head + h, f, out);
-        const GroupSum<W> total(out);
-        if (total.writes) {
-          out.template store<GroupSum<W>::kCount>(out_row(row, head + h) + f, lane % W::kLanes, a.head_dim - f,
-                                                  total.first, scale);
-        }
+    while (last < num_rows && !is_long(last) && bounds[last + 1] - bounds[r] <= kTile) ++last;
+    const Tile<A> tile{scores, sources, bounds[r]};
+    const int edges = static_cast<int>(bounds[last] - tile.first);
+    for (int t = threadIdx.x; t < edges; t += blockDim.x) sources[t] = checked_node(a.col[tile.first + t], a.num_src);
+    if constexpr (Logits::kNeedsDots) {
+      for (int row = r + warp; row < last; row += kWarps) {
+        const int end = static_cast<int>(bounds[row + 1] - tile.first);
+        for (int t = static_cast<int>(bounds[row] - tile.first) + lane; t < end; t += kWarp) rows[t] = row;
       }
     }
     __syncthreads();
+
+    for (int h = first_head; h < last_head; ++h) {
+      if constexpr (Logits::kNeedsDots) {
+        const int slice = (edges + kWarps - 1) / kWarps;
+        warp_dots<S>(
+            a, a.dst, a.src, h, min(warp * slice, edges), min((warp + 1) * slice, edges),
+            [&](int t) { return first_row + rows[t]; }, [&](int t) { return sources[t]; },
+            [&](int t, A dot) { scores[t] = dot; });
+        __syncthreads();
+      }
+      for (int row = r + warp; row < last; row += kWarps) {
+        const int begin = static_cast<int>(bounds[row] - tile.first);
+        const int end = static_cast<int>(bounds[row + 1] - tile.first);
+        A m = -INFINITY;
+        const A sum = warp_softmax(a, logits, tile, begin, end, first_row + row, h, dropout, m);
+        if (lane == 0) store_lse(row, h, m, sum);
+        const A scale = sum == A(0) ? A(0) : A(1) / sum;
+        for (int f = 0; f < (W::kLoop ? a.head_dim : 1); f += W::kFeatures) {
+          Fragment<W> out;
+          out.zero();
+          warp_spmm(a, tile, begin, end, h, f, out);
+          const GroupSum<W> total(out);
+          if (total.writes) {
+            out.template store<GroupSum<W>::kCount>(a.features(outputs.out, first_row + row, h) + f, lane % W::kLanes,
+                                                    a.head_dim - f, total.first, scale);
+          }
+        }
+      }
+      __syncthreads();
+    }
     r = last;
   }
 
   constexpr int kSliceTile = kTile / kWarps;
-  A* slice_tile = tile + warp * kSliceTile;
-  for (int t = 0; t < num_rows * num_heads; ++t) {
-    const int row = t / num_heads, h = head + t % num_heads;
-    if (!is_long(row)) continue;
-    const int64_t count = bounds[row + 1] - bounds[row], slice = (count + kWarps - 1) / kWarps;
-    const int64_t begin = bounds[row] + min(warp * slice, count), end = bounds[row] + min((warp + 1) * slice, count);
-    for (int f = 0; f < (W::kLoop ? a.head_dim : 1); f += W::kFeatures) {
-      Fragment<W> out;
-      out.zero();
-      A m = -INFINITY, sum = A(0);
-      for (int64_t first = begin; first < end; first += kSliceTile) {
-        const int tile_count = static_cast<int>(min(static_cast<int64_t>(kSliceTile), end - first));
-        logits(a, first, first + tile_count, h, 1, walk_from(row),
-               [&](int64_t e, int, A s) { slice_tile[e - first] = s; });
-        __syncwarp();
-        const A before = m;
-        A tile_sum;
-        warp_exponentials(slice_tile, tile_count, first, h, dropout, m, tile_sum);
-        const A fade = exp_difference(before, m);
-        sum = sum * fade + tile_sum;
+  for (int r = 0; r < num_rows; ++r) {
+    if (!is_long(r)) continue;
+    const int64_t count = bounds[r + 1] - bounds[r], slice = (count + kWarps - 1) / kWarps;
+    const int64_t begin = bounds[r] + min(warp * slice, count), end = bounds[r] + min((warp + 1) * slice, count);
+    Tile<A> tile{scores + warp * kSliceTile, sources + warp * kSliceTile, 0};
+    for (int h = first_head; h < last_head; ++h) {
+      for (int f = 0; f < (W::kLoop ? a.head_dim : 1); f += W::kFeatures) {
+        Fragment<W> out;
+        out.zero();
+        A m = -INFINITY, sum = A(0);
+        for (tile.first = begin; tile.first < end; tile.first += kSliceTile) {
+          const int edges = static_cast<int>(min(static_cast<int64_t>(kSliceTile), end - tile.first));
+          for (int t = lane; t < edges; t += kWarp) {
+            tile.source[t] = checked_node(a.col[tile.first + t], a.num_src);
+          }
+          __syncwarp();
+          if constexpr (Logits::kNeedsDots) {
+            warp_dots<S>(
+                a, a.dst, a.src, h, 0, edges, [&](int) { return first_row + r; }, [&](int t) { return tile.source[t]; },
+                [&](int t, A dot) { tile.score[t] = dot; });
+            __syncwarp();
+          }
+          const A before = m;
+          const A tile_sum = warp_softmax(a, logits, tile, 0, edges, first_row + r, h, dropout, m);
+          const A fade = exp_difference(before, m);
+          sum = sum * fade + tile_sum;
 #pragma unroll
-        for (int i = 0; i < W::kSteps * W::kVec; ++i) out.x[i] *= fade;
-        warp_spmm(a, slice_tile, tile_count, first, h, f, out);
-        __syncwarp();
-      }
-      const GroupSum<W> total(out);
-      if (total.writes) {
-#pragma unroll
-        for (int i = 0; i < GroupSum<W>::kCount * W::kVec; ++i) {
-          const int step = total.first + i / W::kVec;
-          partial[warp][(step * W::kLanes + lane % W::kLanes) * W::kVec + i % W::kVec] = out.x[i];
+          for (int i = 0; i < W::kSteps * W::kVec; ++i) out.x[i] *= fade;
+          warp_spmm(a, tile, 0, edges, h, f, out);
+          __syncwarp();
         }
-      }
-      if (lane == 0) {
-        states[warp][0] = m;
-        states[warp][1] = sum;
-      }
-      __syncthreads();
-      A row_max = -INFINITY, row_sum = A(0);
-      for (int w = 0; w < kWarps; ++w) row_max = max(row_max, states[w][0]);
-      A factors[kWarps];
+        const GroupSum<W> total(out);
+        if (total.writes) {
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        factors[w] = exp_difference(states[w][0], row_max);
-        row_sum += factors[w] * states[w][1];
+          for (int i = 0; i < GroupSum<W>::kCount * W::kVec; ++i) {
+            const int step = total.first + i / W::kVec;
+            partial[warp][(step * W::kLanes + lane % W::kLanes) * W::kVec + i % W::kVec] = out.x[i];
+          }
+        }
+        if (lane == 0) {
+          states[warp][0] = m;
+          states[warp][1] = sum;
+        }
+        __syncthreads();
+        A row_max = -INFINITY, row_sum = A(0);
+        for (int w = 0; w < kWarps; ++w) row_max = max(row_max, states[w][0]);
+        for (int w = 0; w < kWarps; ++w) row_sum += exp_difference(states[w][0], row_max) * states[w][1];
+        const A scale = row_sum == A(0) ? A(0) : A(1) / row_sum;
+        for (int i = threadIdx.x; i < min(W::kFeatures, a.head_dim - f); i += blockDim.x) {
+          A x = A(0);
+          for (int w = 0; w < kWarps; ++w) x += exp_difference(states[w][0], row_max) * partial[w][i];
+          a.features(outputs.out, first_row + r, h)[f + i] = from_accumulate<T>(x * scale);
+        }
+        if (threadIdx.x == 0 && f == 0) store_lse(r, h, row_max, row_sum);
+        __syncthreads();
       }
-      const A scale = row_sum == A(0) ? A(0) : A(1) / row_sum;
-      for (int i = threadIdx.x; i < min(W::kFeatures, a.head_dim - f); i += blockDim.x) {
-        A x = A(0);
-#pragma unroll
-        for (int w = 0; w < kWarps; ++w) x += factors[w] * partial[w][i];
-        out_row(row, h)[f + i] = from_accumulate<T>(x * scale);
-      }
-      if (threadIdx.x == 0 && f == 0) store_lse(row, h, row_max, row_sum);
-      __syncthreads();
     }
   }
 }
 
-// Rows a block takes: about a thousand edges, but enough blocks to fill the device.
+// Rows a block takes: most of a tile's edges, but enough blocks to fill the device, with the heads' help where needed.
 inline ForwardPlan plan_forward(const Attention& a) {
-  constexpr int64_t kEdges = 1024, kBlocks = 1024;
+  constexpr int64_t kEdges = ForwardPlan::kTile * 3 / 4, kBlocks = 1024;
   int rows = ForwardPlan::kMaxRows;
   while (rows > 1 && (rows * a.num_edges > kEdges * a.num_dst || a.num_dst < kBlocks * rows)) rows /= 2;
-  return {rows, a.heads < ForwardPlan::kMaxHeads ? a.heads : ForwardPlan::kMaxHeads};
+  const bool few_blocks = a.num_dst < kBlocks * rows;
+  return {rows, few_blocks ? 1 : a.heads};
 }
 
 template <class S, class Logits>

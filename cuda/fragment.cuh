@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace dfgnn::cuda {
 
@@ -52,34 +53,53 @@ struct Shape {
   using Wide = Shape<T, kVec, kWideLanes, kWideSteps, kLoop>;
 };
 
-// One lane's share of a row: vectors lane, lane + kLanes, ... of kVec features each.
+// One lane's share of a row as it lies in memory: vectors lane, lane + kLanes, ... of kVec features each. What is
+// loaded ahead waits in this form, which takes half the registers of numbers where T is 16 bits wide.
 template <class S>
-struct Fragment {
+struct Packed {
   using T = typename S::T;
-  using A = typename S::A;
-  A x[S::kSteps * S::kVec];
-
-  __device__ __forceinline__ void zero() {
-#pragma unroll
-    for (int i = 0; i < S::kSteps * S::kVec; ++i) x[i] = A(0);
-  }
+  using Vector = std::conditional_t<S::kVec * sizeof(T) == 16, uint4, T>;
+  static_assert(S::kVec * sizeof(T) == sizeof(Vector));
+  Vector steps[S::kSteps];
 
   // features: how many the row has left from `row` on; those past it read as 0.
   __device__ __forceinline__ void load(const T* row, int lane, int features) {
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
       const int f = (s * S::kLanes + lane) * S::kVec;
-      alignas(16) T raw[S::kVec];
-      if constexpr (S::kVec * sizeof(T) == 16) {
-        *reinterpret_cast<uint4*>(raw) =
-            f < features ? __ldg(reinterpret_cast<const uint4*>(row + f)) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int v = 0; v < S::kVec; ++v) x[s * S::kVec + v] = to_accumulate(raw[v]);
+      if (f < features) {
+        steps[s] = *reinterpret_cast<const Vector*>(row + f);
       } else {
-        static_assert(S::kVec == 1);
-        x[s] = f < features ? A(to_accumulate(row[f])) : A(0);
+        steps[s] = Vector{};
       }
     }
+  }
+
+  __device__ __forceinline__ typename S::A operator[](int i) const {
+    return to_accumulate(reinterpret_cast<const T*>(steps)[i]);
+  }
+};
+
+// The same as numbers.
+template <class S>
+struct Fragment {
+  using T = typename S::T;
+  using A = typename S::A;
+  static constexpr int kSize = S::kSteps * S::kVec;
+  A x[kSize];
+
+  __device__ __forceinline__ A operator[](int i) const { return x[i]; }
+
+  __device__ __forceinline__ void zero() {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) x[i] = A(0);
+  }
+
+  __device__ __forceinline__ void load(const T* row, int lane, int features) {
+    Packed<S> packed;
+    packed.load(row, lane, features);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) x[i] = packed[i];
   }
 
   // Stores steps [first, first + count) of the row, of which x holds the first `count`.
@@ -100,16 +120,18 @@ struct Fragment {
     }
   }
 
-  __device__ __forceinline__ A dot(const Fragment& other) const {
+  template <class Other>
+  __device__ __forceinline__ A dot(const Other& other) const {
     A sum = A(0);
 #pragma unroll
-    for (int i = 0; i < S::kSteps * S::kVec; ++i) sum += x[i] * other.x[i];
+    for (int i = 0; i < kSize; ++i) sum += x[i] * other[i];
     return sum;
   }
 
-  __device__ __forceinline__ void add(A weight, const Fragment& other) {
+  template <class Other>
+  __device__ __forceinline__ void add(A weight, const Other& other) {
 #pragma unroll
-    for (int i = 0; i < S::kSteps * S::kVec; ++i) x[i] += weight * other.x[i];
+    for (int i = 0; i < kSize; ++i) x[i] += weight * other[i];
   }
 };
 

@@ -5,8 +5,8 @@
 
 namespace dfgnn::cuda {
 
-// With p = exp(s - lse_i), k the dropout factor, dp = <grad_out_i, value_j> and delta_i = <grad_out_i, out_i> -
-// grad_lse_i:
+// With p = exp(s - lse_i), k (`keep`) the dropout factor, dp = <grad_out_i, value_j> and delta_i = <grad_out_i, out_i>
+// - grad_lse_i:
 //   ds = p (k dp - delta_i),   weight = k p (of value_j in out_i).
 template <class A>
 struct EdgeGradient {
@@ -16,12 +16,11 @@ struct EdgeGradient {
 
 template <Score score, class T>
 __device__ __forceinline__ EdgeGradient<typename Typed<T>::A> edge_gradient(
-    const Typed<T>& a, const Dropout& dropout, typename Typed<T>::A dot, typename Typed<T>::A dp,
-    typename Typed<T>::A lse, typename Typed<T>::A delta, int64_t i, int64_t j, int64_t e, int h) {
+    const Typed<T>& a, typename Typed<T>::A dot, typename Typed<T>::A dp, typename Typed<T>::A lse,
+    typename Typed<T>::A delta, typename Typed<T>::A keep, int i, int j, int64_t e, int h) {
   using A = typename Typed<T>::A;
   const Logit<A> s = logit<score>(a, dot, i, j, e, h);
   const A p = exp_difference(s.value, lse);
-  const A keep = dropout.active() ? dropout.template factor<A>(e, h) : A(1);
   const A ds = p * (keep * dp - delta);
   return {keep * p, ds, ds * s.slope};
 }

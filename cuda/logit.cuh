@@ -1,4 +1,4 @@
-// What the kernels know of one edge: its logit, its dropout mask, its place in the graph.
+// What the kernels know of one edge: its source, its logit, its dropout factor.
 #pragma once
 
 #include <cmath>
@@ -8,30 +8,34 @@
 
 namespace dfgnn::cuda {
 
-// The arguments of a kernel, typed.
-template <class T>
+// The arguments of a kernel, typed. Node ids fit an int (attention.h), so that a row's address is one multiply-add.
+template <class T_>
 struct Typed : Attention {
+  using T = T_;
   using A = typename Accumulate<T>::type;
+  A logit_scale, slope_below_zero;
 
-  __device__ __forceinline__ int64_t features(int64_t node, int head) const { return (node * heads + head) * head_dim; }
-  __device__ __forceinline__ const T* dst_row(int64_t i, int h) const {
-    return static_cast<const T*>(dst) + features(i, h);
+  explicit Typed(const Attention& a)
+      : Attention(a), logit_scale(static_cast<A>(a.scale)), slope_below_zero(static_cast<A>(a.negative_slope)) {}
+
+  __device__ __forceinline__ int64_t scalar(int64_t node_or_edge, int h) const { return node_or_edge * heads + h; }
+
+  // Row of head h of a node in one of the feature arrays.
+  __device__ __forceinline__ const T* features(const void* data, int node, int h) const {
+    return static_cast<const T*>(data) + (static_cast<int64_t>(node) * (heads * head_dim) + h * head_dim);
   }
-  __device__ __forceinline__ const T* src_row(int64_t j, int h) const {
-    return static_cast<const T*>(src) + features(j, h);
-  }
-  __device__ __forceinline__ const T* value_row(int64_t j, int h) const {
-    return static_cast<const T*>(value) + features(j, h);
+  __device__ __forceinline__ T* features(void* data, int node, int h) const {
+    return const_cast<T*>(features(static_cast<const void*>(data), node, h));
   }
   __device__ __forceinline__ static A at(const void* data, int64_t i) { return __ldg(static_cast<const A*>(data) + i); }
-
-  // Source of edge e; `ok` is false, and the source 0, where col is out of range: the caller makes the row NaN.
-  __device__ __forceinline__ int64_t source(int64_t e, bool& ok) const {
-    const int64_t j = col[e];
-    ok = static_cast<uint64_t>(j) < static_cast<uint64_t>(num_src);
-    return ok ? j : 0;
-  }
 };
+
+// A node id of an edge, kNoNode where it is out of range: what follows becomes NaN, and memory stays safe.
+constexpr int kNoNode = -1;
+
+__device__ __forceinline__ int checked_node(int64_t node, int64_t num_nodes) {
+  return static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes) ? static_cast<int>(node) : kNoNode;
+}
 
 // A logit and its derivative by what the score's operands make it of: the scaled dot product, or additive's sum.
 template <class A>
@@ -41,21 +45,21 @@ struct Logit {
 
 // `dot` is <dst_i, src_j>, unused by the additive score.
 template <Score score, class T>
-__device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A dot, int64_t i, int64_t j, int64_t e,
-                                      int h) {
+__device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A dot, int i, int j, int64_t e, int h) {
   using A = typename Typed<T>::A;
+  if (j == kNoNode) return Logit<A>{A(NAN), A(1)};
   Logit<A> s;
   if constexpr (score == Score::dot) {
-    s = {static_cast<A>(a.scale) * dot, A(1)};
+    s = {a.logit_scale * dot, A(1)};
   } else if constexpr (score == Score::cosine) {
-    s = {a.at(a.dst_scale, i * a.heads + h) * a.at(a.src_scale, j * a.heads + h) * dot, A(1)};
+    s = {a.at(a.dst_scale, a.scalar(i, h)) * a.at(a.src_scale, a.scalar(j, h)) * dot, A(1)};
   } else {
-    A sum = a.at(a.dst, i * a.heads + h) + a.at(a.src, j * a.heads + h);
-    if (a.a_edge) sum += a.at(a.a_edge, e * a.heads + h);
-    const A slope = sum > A(0) ? A(1) : static_cast<A>(a.negative_slope);
+    A sum = a.at(a.dst, a.scalar(i, h)) + a.at(a.src, a.scalar(j, h));
+    if (a.a_edge) sum += a.at(a.a_edge, a.scalar(e, h));
+    const A slope = sum > A(0) ? A(1) : a.slope_below_zero;
     s = {sum * slope, slope};
   }
-  if (a.bias) s.value += a.at(a.bias, e * a.heads + h);
+  if (a.bias) s.value += a.at(a.bias, a.scalar(e, h));
   return s;
 }
 
@@ -85,6 +89,7 @@ class Dropout {
   // Kept where u >= p, with u = word / 2^32: in integers, where word >= ceil(p 2^32).
   template <class A>
   __device__ __forceinline__ A factor(int64_t e, int h) const {
+    if (!active()) return A(1);
     return first_word(static_cast<uint64_t>(e), static_cast<uint32_t>(h)) >= threshold_ ? static_cast<A>(kept_) : A(0);
   }
 

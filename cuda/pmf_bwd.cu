@@ -13,42 +13,41 @@ namespace {
 template <Score score, class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
     edges_kernel(Typed<typename S::T> a, Gradients g, typename S::A* weights, typename S::A* operands, EdgePlan plan) {
-  using T = typename S::T;
   using A = typename S::A;
-  const Range edges = warp_edges(a, plan);
-  if (edges.size() <= 0) return;
-  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  const RowEnds ends{a.rowptr};
-  RowWalk<RowEnds> walk{ends, warp_find_row(a.rowptr, a.num_dst, edges.begin), a.num_dst};
+  __shared__ EdgeBatch batches[EdgePlan::kWarps];
+  __shared__ A dots[EdgePlan::kWarps][kWarp], dps[EdgePlan::kWarps][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  EdgeBatch& batch = batches[warp];
   const Dropout dropout(a);
-  for (int64_t base = edges.begin; base < edges.end; base += S::kGroups) {
-    const int64_t e = base + group;
-    const bool live = e < edges.end;
-    bool ok = true;
-    const int64_t i = live ? walk.find(e) : 0, j = live ? a.source(e, ok) : 0;
+  const auto destination = [&](int t) { return batch.row[t]; };
+  const auto source = [&](int t) { return batch.source[t]; };
+
+  for_edge_batches(a, plan, batch, [&](int64_t first, int count) {
     for (int h = 0; h < a.heads; ++h) {
-      A dot = A(0), dp = A(0);
-      if (live) {
-        if constexpr (score != Score::additive) dot = long_dot<S>(a.dst_row(i, h), a.src_row(j, h), lane, a.head_dim);
-        dp = long_dot<S>(static_cast<const T*>(g.grad_out) + a.features(i, h), a.value_row(j, h), lane, a.head_dim);
+      if constexpr (score != Score::additive) {
+        warp_dots<S>(a, a.dst, a.src, h, 0, count, destination, source, [&](int t, A x) { dots[warp][t] = x; });
       }
-      dot = lanes_sum<S::kLanes>(dot);
-      dp = lanes_sum<S::kLanes>(dp);
-      if (live && lane == 0) {
-        const int64_t t = e * a.heads + h;
-        const auto d = edge_gradient<score>(a, dropout, dot, dp, a.at(g.lse, i * a.heads + h),
-                                            a.at(g.delta, i * a.heads + h), i, j, e, h);
+      warp_dots<S>(a, g.grad_out, a.value, h, 0, count, destination, source, [&](int t, A x) { dps[warp][t] = x; });
+      __syncwarp();
+      if (lane < count) {
+        const int64_t e = first + lane, t = a.scalar(e, h);
+        const int i = batch.row[lane];
+        const A dot = score == Score::additive ? A(0) : dots[warp][lane];
+        const auto d =
+            edge_gradient<score>(a, dot, dps[warp][lane], a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h)),
+                                 dropout.template factor<A>(e, h), i, batch.source[lane], e, h);
         weights[t] = d.weight;
         operands[t] = d.operand;
         if (g.bias) static_cast<A*>(g.bias)[t] = d.ds;
         if (g.a_edge) static_cast<A*>(g.a_edge)[t] = d.operand;
       }
+      __syncwarp();
     }
-  }
+  });
 }
 
 // result_r = factor * sum over the entries of row r of edge_weights[position, h] * scale[n, h] * x[n, h], n the entry's
-// node. Without x, the sum of the weights alone.
+// node. Where not has_features, the sum of the weights alone.
 template <class T>
 struct Spmm {
   using A = typename Accumulate<T>::type;
@@ -57,37 +56,37 @@ struct Spmm {
   const A* edge_weights;
   const void *scale, *x;  // scale may be null
   A factor;
-  void* result;  // T [num_rows, heads, head_dim]; without x, A [num_rows, heads]
+  bool has_features;
+  void* result;  // T [num_rows, heads, head_dim]; without features, A [num_rows, heads]
 };
 
 template <class S, bool kFeatures>
 __global__ void __launch_bounds__(RowPlan::kThreads)
     spmm_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
-  using T = typename S::T;
   using A = typename S::A;
   __shared__ SliceSums<S> sums;
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int h = blockIdx.y;
   constexpr int kUnroll = 4;
-  for_rows(m.ptr, m.num_rows, a.num_edges, plan, [&](int64_t r, const Range& entries, bool is_slice) {
+  for_rows(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice) {
     for (int f = 0; f < (kFeatures && S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
       Fragment<S> sum;
       sum.zero();
       A weight_sum = A(0);
       for (int64_t base = entries.begin + group; base < entries.end; base += kUnroll * S::kGroups) {
-        Fragment<S> x[kUnroll];
+        Packed<S> x[kUnroll];
         A weight[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const int64_t c = base + u * S::kGroups;
-          const int64_t n = c < entries.end ? m.node[c] : -1;
+          const int n = c < entries.end ? checked_node(m.node[c], m.num_nodes) : kNoNode;
           weight[u] = A(0);
-          x[u].zero();
-          if (static_cast<uint64_t>(n) >= static_cast<uint64_t>(m.num_nodes)) continue;
+          x[u] = {};
+          if (n == kNoNode) continue;
           const int64_t e = m.position.data ? clamp_to(m.position[c], a.num_edges - 1) : c;
-          weight[u] = m.edge_weights[e * a.heads + h];
-          if (m.scale) weight[u] *= a.at(m.scale, n * a.heads + h);
-          if constexpr (kFeatures) x[u].load(static_cast<const T*>(m.x) + a.features(n, h) + f, lane, a.head_dim - f);
+          weight[u] = m.edge_weights[a.scalar(e, h)];
+          if (m.scale) weight[u] *= a.at(m.scale, a.scalar(n, h));
+          if constexpr (kFeatures) x[u].load(a.features(m.x, n, h) + f, lane, a.head_dim - f);
         }
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -100,9 +99,9 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
       }
       __syncwarp();
       if constexpr (kFeatures) {
-        store_row_sum(sum, static_cast<T*>(m.result) + a.features(r, h) + f, a.head_dim - f, m.factor, is_slice, sums);
+        store_row_sum(sum, a.features(m.result, r, h) + f, a.head_dim - f, m.factor, is_slice, sums);
       } else {
-        store_scalar_sum<S>(weight_sum, static_cast<A*>(m.result) + r * a.heads + h, is_slice);
+        store_scalar_sum<S>(weight_sum, static_cast<A*>(m.result) + a.scalar(r, h), is_slice);
       }
     }
   });
@@ -114,7 +113,7 @@ cudaError_t launch_spmm(const Attention& a, const Spmm<typename S::T>& m, cudaSt
   const RowPlan plan = plan_rows(m.num_rows, a.num_edges);
   const dim3 grid(plan.blocks, a.heads);
   const Typed<typename S::T> typed{a};
-  if (m.x) {
+  if (m.has_features) {
     spmm_kernel<typename S::Wide, true><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
   } else {
     spmm_kernel<typename S::Wide, false><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
@@ -146,11 +145,9 @@ cudaError_t pmf_bwd(const Attention& attention, const Gradients& g, void* worksp
     const A factor = a.score == Score::dot ? static_cast<A>(a.scale) : A(1);
     const bool additive = a.score == Score::additive;
     const Spmm<T> passes[] = {
-        {a.rowptr, a.col, Index{}, a.num_dst, a.num_src, operands, a.src_scale, additive ? nullptr : a.src, factor,
-         g.dst},
-        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, operands, a.dst_scale, additive ? nullptr : a.dst, factor,
-         g.src},
-        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, weights, nullptr, g.grad_out, A(1), g.value},
+        {a.rowptr, a.col, Index{}, a.num_dst, a.num_src, operands, a.src_scale, a.src, factor, !additive, g.dst},
+        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, operands, a.dst_scale, a.dst, factor, !additive, g.src},
+        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, weights, nullptr, g.grad_out, A(1), true, g.value},
     };
     for (const auto& pass : passes) {
       const cudaError_t pass_error = launch_spmm<S>(a, pass, stream);

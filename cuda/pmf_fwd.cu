@@ -9,12 +9,28 @@ namespace {
 template <Score score, class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
     logits_kernel(Typed<typename S::T> a, typename S::A* scores, EdgePlan plan) {
-  const Range edges = warp_edges(a, plan);
-  if (edges.size() <= 0) return;
-  const RowEnds ends{a.rowptr};
-  const RowWalk<RowEnds> walk{ends, warp_find_row(a.rowptr, a.num_dst, edges.begin), a.num_dst};
-  warp_logits<score, S>(a, edges.begin, edges.end, 0, a.heads, walk,
-                        [&](int64_t e, int h, typename S::A s) { scores[e * a.heads + h] = s; });
+  using A = typename S::A;
+  __shared__ EdgeBatch batches[EdgePlan::kWarps];
+  __shared__ A dots[EdgePlan::kWarps][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  EdgeBatch& batch = batches[warp];
+
+  for_edge_batches(a, plan, batch, [&](int64_t first, int count) {
+    for (int h = 0; h < a.heads; ++h) {
+      if constexpr (score != Score::additive) {
+        warp_dots<S>(
+            a, a.dst, a.src, h, 0, count, [&](int t) { return batch.row[t]; }, [&](int t) { return batch.source[t]; },
+            [&](int t, A dot) { dots[warp][t] = dot; });
+        __syncwarp();
+      }
+      if (lane < count) {
+        const A dot = score == Score::additive ? A(0) : dots[warp][lane];
+        scores[a.scalar(first + lane, h)] =
+            logit<score>(a, dot, batch.row[lane], batch.source[lane], first + lane, h).value;
+      }
+      __syncwarp();
+    }
+  });
 }
 
 }  // namespace

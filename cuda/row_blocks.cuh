@@ -32,10 +32,10 @@ __device__ __forceinline__ Range warp_slice(const Range& row) {
 template <class Row>
 __device__ __forceinline__ void for_rows(const Index& ptr, int64_t num_rows, int64_t num_entries, const RowPlan& plan,
                                          const Row& row) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.rows_per_block;
-  const int64_t last = min(first + plan.rows_per_block, num_rows);
+  const int first = blockIdx.x * plan.rows_per_block;
+  const int last = static_cast<int>(min(static_cast<int64_t>(first) + plan.rows_per_block, num_rows));
   bool any_long = false;
-  for (int64_t r = first + threadIdx.x / kWarp; r < last; r += RowPlan::kWarps) {
+  for (int r = first + threadIdx.x / kWarp; r < last; r += RowPlan::kWarps) {
     const Range edges = row_range(ptr, r, num_entries);
     if (edges.size() > RowPlan::kLongRow) {
       any_long = true;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void for_rows(const Index& ptr, int64_t num_rows, int
     }
   }
   if (!__syncthreads_or(any_long)) return;
-  for (int64_t r = first; r < last; ++r) {
+  for (int r = first; r < last; ++r) {
     const Range edges = row_range(ptr, r, num_entries);
     if (edges.size() > RowPlan::kLongRow) row(r, warp_slice(edges), true);
   }

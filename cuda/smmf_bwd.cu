@@ -1,6 +1,6 @@
-// SMMF backward: a pass over the rows (gradients of dst and of the logits' terms) and one over the columns (gradients
-// of src and value). Each makes the logits again, pulls the rows it needs, and writes every result once: no atomics,
-// and nothing of size num_edges is kept.
+// SMMF backward: a pass over the rows (gradients of dst and of the logits' edge terms) and one over the columns
+// (gradients of src and value). Each makes the logits again, pulls the rows of features it needs, and writes every
+// result once: no atomics, and nothing of size num_edges is kept.
 #include "gradient.cuh"
 #include "row_blocks.cuh"
 #include "shapes.cuh"
@@ -8,125 +8,129 @@
 namespace dfgnn::cuda {
 namespace {
 
-template <Score score, class S>
-__global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 4 ? 4 : 1)
-    rows_kernel(Typed<typename S::T> a, Gradients g, RowPlan plan) {
+// The two passes are one kernel seen from either side: a node's own rows stay in registers, those of the nodes it
+// shares edges with are gathered. `features` takes part in the logit, `value_features` in <grad_out_i, value_j>.
+enum class Side { rows, columns };
+
+template <Side side>
+struct Pass {
+  const Attention& a;
+  const Gradients& g;
+
+  __device__ __forceinline__ static constexpr bool rows() { return side == Side::rows; }
+  __device__ __forceinline__ const Index& ptr() const { return rows() ? a.rowptr : a.colptr; }
+  __device__ __forceinline__ const Index& others() const { return rows() ? a.col : a.row; }
+  __device__ __forceinline__ int64_t num_own() const { return rows() ? a.num_dst : a.num_src; }
+  __device__ __forceinline__ int64_t num_others() const { return rows() ? a.num_src : a.num_dst; }
+  __device__ __forceinline__ const void* own() const { return rows() ? a.dst : a.src; }
+  __device__ __forceinline__ const void* own_value() const { return rows() ? g.grad_out : a.value; }
+  __device__ __forceinline__ const void* other() const { return rows() ? a.src : a.dst; }
+  __device__ __forceinline__ const void* other_value() const { return rows() ? a.value : g.grad_out; }
+  __device__ __forceinline__ const void* other_scale() const { return rows() ? a.src_scale : a.dst_scale; }
+  __device__ __forceinline__ void* grad() const { return rows() ? g.dst : g.src; }
+};
+
+template <Side side, Score score, class S>
+__global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 ? 1 : (side == Side::rows ? 5 : 4))
+    gradients_kernel(Typed<typename S::T> a, Gradients g, RowPlan plan) {
   using T = typename S::T;
   using A = typename S::A;
-  constexpr bool kAdditive = score == Score::additive;
+  constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
+  // cosine: src is the value too, gathered once by the rows and held once by the columns.
+  constexpr bool kShared = score == Score::cosine;
   __shared__ SliceSums<S> sums;
-  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  const int h = blockIdx.y;
-  const Dropout dropout(a);
-
-  for_rows(a.rowptr, a.num_dst, a.num_edges, plan, [&](int64_t i, const Range& edges, bool is_slice) {
-    Fragment<S> own, grad_out, grad;
-    grad_out.load(static_cast<const T*>(g.grad_out) + a.features(i, h), lane, a.head_dim);
-    if constexpr (!kAdditive) own.load(a.dst_row(i, h), lane, a.head_dim);
-    grad.zero();
-    A grad_scalar = A(0);
-    const A lse = a.at(g.lse, i * a.heads + h), delta = a.at(g.delta, i * a.heads + h);
-
-    for (int64_t base = edges.begin; base < edges.end; base += S::kGroups) {
-      const int64_t e = base + group;
-      const bool live = e < edges.end;
-      bool ok = true;
-      int64_t j = 0;
-      Fragment<S> src, value;
-      if (live) {
-        j = a.source(e, ok);
-        if constexpr (!kAdditive) src.load(a.src_row(j, h), lane, a.head_dim);
-        if constexpr (score != Score::cosine) value.load(a.value_row(j, h), lane, a.head_dim);
-      } else {
-        src.zero();
-        value.zero();
-      }
-      const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(own.dot(src));
-      const A dp = lanes_sum<S::kLanes>(grad_out.dot(score == Score::cosine ? src : value));
-      if (live) {
-        const auto d = edge_gradient<score>(a, dropout, dot, dp, lse, delta, i, j, e, h);
-        if constexpr (kAdditive) {
-          grad_scalar += d.operand;
-        } else if constexpr (score == Score::cosine) {
-          grad.add(d.operand * a.at(a.src_scale, j * a.heads + h), src);
-        } else {
-          grad.add(d.operand, src);
-        }
-        if (lane == 0) {
-          if (g.bias) static_cast<A*>(g.bias)[e * a.heads + h] = d.ds;
-          if (g.a_edge) static_cast<A*>(g.a_edge)[e * a.heads + h] = d.operand;
-        }
-      }
-    }
-    if constexpr (kAdditive) {
-      store_scalar_sum<S>(grad_scalar, static_cast<A*>(g.dst) + i * a.heads + h, is_slice);
-    } else {
-      const A factor = score == Score::dot ? static_cast<A>(a.scale) : A(1);
-      store_row_sum(grad, static_cast<T*>(g.dst) + a.features(i, h), a.head_dim, factor, is_slice, sums);
-    }
-  });
-}
-
-template <Score score, class S>
-__global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 4 ? 3 : 1)
-    columns_kernel(Typed<typename S::T> a, Gradients g, RowPlan plan) {
-  using T = typename S::T;
-  using A = typename S::A;
-  constexpr bool kAdditive = score == Score::additive;
-  __shared__ SliceSums<S> sums;
+  const Pass<side> pass{a, g};
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int h = blockIdx.y;
   const Dropout dropout(a);
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
 
-  for_rows(a.colptr, a.num_src, a.num_edges, plan, [&](int64_t j, const Range& entries, bool is_slice) {
-    Fragment<S> own, value, grad, grad_value;
-    if constexpr (!kAdditive) own.load(a.src_row(j, h), lane, a.head_dim);
-    if constexpr (score != Score::cosine) value.load(a.value_row(j, h), lane, a.head_dim);
+  for_rows(pass.ptr(), pass.num_own(), a.num_edges, plan, [&](int n, const Range& entries, bool is_slice) {
+    Fragment<S> own, own_value, grad, grad_value;
+    if constexpr (!kAdditive) own.load(a.features(pass.own(), n, h), lane, a.head_dim);
+    if constexpr (!kShared || kRows) own_value.load(a.features(pass.own_value(), n, h), lane, a.head_dim);
     grad.zero();
     grad_value.zero();
-    A grad_scalar = A(0);
+    A grad_scalar = A(0), own_lse = A(0), own_delta = A(0);
+    if constexpr (kRows) {
+      own_lse = a.at(g.lse, a.scalar(n, h));
+      own_delta = a.at(g.delta, a.scalar(n, h));
+    }
 
-    for (int64_t base = entries.begin; base < entries.end; base += S::kGroups) {
-      const int64_t c = base + group;
-      int64_t i = 0;
-      bool live = c < entries.end;
-      if (live) {
-        i = a.row[c];
-        live = static_cast<uint64_t>(i) < static_cast<uint64_t>(a.num_dst);
+    for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
+      // One entry a lane: what is a number each.
+      const int64_t entry = first + threadIdx.x % kWarp;
+      int lane_node = kNoNode;
+      int64_t lane_position = entry;
+      A lane_lse = A(0), lane_delta = A(0), lane_keep = A(1);
+      if (entry < entries.end) {
+        lane_node = checked_node(pass.others()[entry], pass.num_others());
+        if (!kRows && needs_position) lane_position = clamp_to(a.perm[entry], a.num_edges - 1);
+        if (!kRows && lane_node != kNoNode) {
+          lane_lse = a.at(g.lse, a.scalar(lane_node, h));
+          lane_delta = a.at(g.delta, a.scalar(lane_node, h));
+        }
+        lane_keep = dropout.template factor<A>(lane_position, h);
       }
-      Fragment<S> dst, grad_out;
-      if (live) {
-        if constexpr (!kAdditive) dst.load(a.dst_row(i, h), lane, a.head_dim);
-        grad_out.load(static_cast<const T*>(g.grad_out) + a.features(i, h), lane, a.head_dim);
-      } else {
-        dst.zero();
-        grad_out.zero();
-      }
-      const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(own.dot(dst));
-      const A dp = lanes_sum<S::kLanes>(grad_out.dot(score == Score::cosine ? own : value));
-      if (live) {
-        const int64_t e = needs_position ? clamp_to(a.perm[c], a.num_edges - 1) : 0;
-        const A lse = a.at(g.lse, i * a.heads + h), delta = a.at(g.delta, i * a.heads + h);
-        const auto d = edge_gradient<score>(a, dropout, dot, dp, lse, delta, i, j, e, h);
-        grad_value.add(d.weight, grad_out);
-        if constexpr (kAdditive) {
-          grad_scalar += d.operand;
-        } else if constexpr (score == Score::cosine) {
-          grad.add(d.operand * a.at(a.dst_scale, i * a.heads + h), dst);
-        } else {
-          grad.add(d.operand, dst);
+      // One entry a group of lanes: what is a row of features each.
+      const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
+      for (int base = 0; base < count; base += S::kGroups) {
+        const int t = base + group;
+        const int node = __shfl_sync(kAllLanes, lane_node, t);
+        const A lse = kRows ? own_lse : __shfl_sync(kAllLanes, lane_lse, t);
+        const A delta = kRows ? own_delta : __shfl_sync(kAllLanes, lane_delta, t);
+        const A keep = dropout.active() ? __shfl_sync(kAllLanes, lane_keep, t) : A(1);
+        const int64_t position = needs_position ? __shfl_sync(kAllLanes, lane_position, t) : first + t;
+        const bool live = t < count && (kRows || node != kNoNode);
+        Packed<S> other, other_value;
+        if (live) {
+          if constexpr (!kAdditive) other.load(a.features(pass.other(), max(node, 0), h), lane, a.head_dim);
+          if constexpr (!kShared || !kRows) {
+            other_value.load(a.features(pass.other_value(), max(node, 0), h), lane, a.head_dim);
+          }
+        }
+        const auto& left = kShared && !kRows ? own : own_value;
+        const auto& right = kShared && kRows ? other : other_value;
+        const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(live ? own.dot(other) : A(0));
+        const A dp = lanes_sum<S::kLanes>(live ? left.dot(right) : A(0));
+        if (live) {
+          const auto d =
+              edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : node, kRows ? node : n, position, h);
+          if constexpr (!kRows) grad_value.add(d.weight, other_value);
+          if constexpr (kAdditive) {
+            grad_scalar += d.operand;
+          } else if constexpr (kShared) {
+            grad.add(d.operand * a.at(pass.other_scale(), a.scalar(max(node, 0), h)), other);
+          } else {
+            grad.add(d.operand, other);
+          }
+          if (kRows && lane == 0) {
+            if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
+            if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
+          }
         }
       }
     }
-    store_row_sum(grad_value, static_cast<T*>(g.value) + a.features(j, h), a.head_dim, A(1), is_slice, sums);
+    if constexpr (!kRows) {
+      store_row_sum(grad_value, a.features(g.value, n, h), a.head_dim, A(1), is_slice, sums);
+    }
     if constexpr (kAdditive) {
-      store_scalar_sum<S>(grad_scalar, static_cast<A*>(g.src) + j * a.heads + h, is_slice);
+      store_scalar_sum<S>(grad_scalar, static_cast<A*>(pass.grad()) + a.scalar(n, h), is_slice);
     } else {
-      const A factor = score == Score::dot ? static_cast<A>(a.scale) : A(1);
-      store_row_sum(grad, static_cast<T*>(g.src) + a.features(j, h), a.head_dim, factor, is_slice, sums);
+      const A factor = score == Score::dot ? a.logit_scale : A(1);
+      store_row_sum(grad, a.features(pass.grad(), n, h), a.head_dim, factor, is_slice, sums);
     }
   });
+}
+
+template <Side side, Score score, class S>
+cudaError_t launch_gradients(const Attention& a, const Gradients& g, cudaStream_t stream) {
+  const int64_t num_own = side == Side::rows ? a.num_dst : a.num_src;
+  if (num_own == 0) return cudaSuccess;
+  const RowPlan plan = plan_rows(num_own, a.num_edges);
+  gradients_kernel<side, score, S>
+      <<<dim3(plan.blocks, a.heads), RowPlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, g, plan);
+  return cudaGetLastError();
 }
 
 }  // namespace
@@ -142,19 +146,9 @@ bool smmf_bwd_supports(Type type, int head_dim) {
 
 cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream) {
   return for_score_and_shape(attention, [&]<Score score, class S>() {
-    const Typed<typename S::T> a{attention};
     cudaError_t error = launch_delta<S>(attention, gradients, stream);
-    if (error == cudaSuccess && attention.num_dst > 0) {
-      const RowPlan plan = plan_rows(attention.num_dst, attention.num_edges);
-      rows_kernel<score, S><<<dim3(plan.blocks, attention.heads), RowPlan::kThreads, 0, stream>>>(a, gradients, plan);
-      error = cudaGetLastError();
-    }
-    if (error == cudaSuccess && attention.num_src > 0) {
-      const RowPlan plan = plan_rows(attention.num_src, attention.num_edges);
-      columns_kernel<score, S>
-          <<<dim3(plan.blocks, attention.heads), RowPlan::kThreads, 0, stream>>>(a, gradients, plan);
-      error = cudaGetLastError();
-    }
+    if (error == cudaSuccess) error = launch_gradients<Side::rows, score, S>(attention, gradients, stream);
+    if (error == cudaSuccess) error = launch_gradients<Side::columns, score, S>(attention, gradients, stream);
     return error;
   });
 }

@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <limits>
+
 #include "../attention.h"
 
 namespace dfgnn {
@@ -60,6 +62,12 @@ Attention align_features(Attention a) {
 }
 
 cuda::Attention operands_of(const Attention& a) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  TORCH_CHECK(a.num_dst() < kLimit && a.num_src() < kLimit, "rowptr: expected fewer than 2^31 nodes on CUDA, got ",
+              a.num_dst(), " destinations and ", a.num_src(), " sources");
+  TORCH_CHECK(a.heads() * a.head_dim() < kLimit && a.heads() < 65536,
+              "heads: expected fewer than 2^16, and fewer than 2^31 features a node, on CUDA, got ", a.heads(),
+              " heads of size ", a.head_dim());
   return {type_of(a.value),
           score_of(a.score),
           a.num_dst(),
