@@ -1,0 +1,1 @@
+"""Measurements of the operators; every timed call is checked first."""
