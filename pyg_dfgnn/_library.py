@@ -11,6 +11,9 @@ _BUILD_HINT = (
 )
 
 
+has_cuda = False  # whether the loaded library has CUDA operators
+
+
 def library_path() -> Path:
     """Where the library is: ``DFGNN_LIBRARY`` if that is set, else beside this file."""
     override = os.environ.get("DFGNN_LIBRARY")
@@ -35,6 +38,8 @@ def load() -> None:
             f"{path} was built for torch {built_for}, and torch {torch.__version__} is installed; "
             f"torch's C++ interface changes between minor versions. {_BUILD_HINT}"
         )
+    global has_cuda
+    has_cuda = torch.ops.dfgnn.cuda_version() >= 0
 
 
 def _minor(version: str) -> list[str]:

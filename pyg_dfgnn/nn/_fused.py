@@ -15,6 +15,7 @@ from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.typing import SparseTensor
 
+from .. import _library
 from ..graph import Graph, build_graph, is_convertible
 
 # The type of an argument whose presence decides the type of the result, in the overloads that
@@ -162,7 +163,7 @@ class FusedConv(MessagePassing):
 
 def has_kernels(value: Tensor) -> bool:
     """Whether the operators run on values of this dtype and device."""
-    if value.is_cuda and torch.ops.dfgnn.cuda_version() < 0:
+    if value.is_cuda and not _library.has_cuda:
         return False
     return value.dtype in _DTYPES and value.device.type in ("cpu", "cuda", "meta")
 
