@@ -135,6 +135,7 @@ def test_out_of_range(change, found, device):
 
 def test_out_of_range_sparse_tensor(device):
     pytest.importorskip("torch_sparse")
+    pytest.importorskip("torch_sparse")
     edge_index = edge_index_of(graphs.make("bipartite", device))
     adj_t = torch_geometric.typing.SparseTensor(
         row=edge_index[1], col=edge_index[0] + 1, sparse_sizes=(13, 29), trust_data=True
