@@ -415,6 +415,18 @@ def test_aggregations(layer, aggr, device, fused):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
+def test_decomposed_layers(layer, fused):
+    """PyG's result, whatever it is worth (attention does not decompose), or PyG's error."""
+    ours, theirs = pair(layer, decomposed_layers=2)
+    edge_index, x = square("hub")
+    if layer == "AGNNConv":
+        assert_same_call(ours, theirs, x, edge_index)
+    else:
+        assert_same_error(ours, theirs, x, edge_index)
+    assert not fused
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize(
     "register",
     ["propagate_forward", "message_forward", "aggregate_forward", "message_forward_pre"],
