@@ -3,7 +3,6 @@
 import graphs
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -91,13 +90,16 @@ def test_csr_to_csc(name, index, device):
     colptr, row, perm = csr_to_csc(graph.rowptr, graph.col, graph.num_src)
     expected = graph.csc()
     torch.testing.assert_close((colptr, row, perm), tuple(expected.values()), rtol=0, atol=0)
-    shape = (graph.num_dst, graph.num_src)
+
+
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+def test_csr_to_csc_is_scipys(name, device):
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    graph = graphs.make(name, device)
     edges = graph.num_edges
-    data = np.arange(edges)
-    csr = scipy.sparse.csr_array(
-        (data, graph.sources().cpu().numpy(), graph.rowptr.cpu().numpy()), shape=shape
-    )
-    csc = csr.tocsc()
+    arrays = (np.arange(edges), graph.sources().cpu().numpy(), graph.rowptr.cpu().numpy())
+    csc = scipy_sparse.csr_array(arrays, shape=(graph.num_dst, graph.num_src)).tocsc()
+    colptr, row, perm = csr_to_csc(graph.rowptr, graph.col, graph.num_src)
     assert colptr.tolist() == csc.indptr.tolist()
     assert row[:edges].tolist() == csc.indices.tolist()
     assert perm[:edges].tolist() == csc.data.tolist()
