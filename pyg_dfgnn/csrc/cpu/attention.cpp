@@ -99,7 +99,7 @@ void run(const Pass& pass, const Args& args, const Schedule& schedule, int64_t e
   });
   at::parallel_for(0, int64_t(schedule.chunks.size()) - 1, 1, [&](int64_t begin, int64_t end) {
     const auto state = allocate(1);
-    pass.rows(args, schedule.chunks[begin], schedule.chunks[end], state.get());
+    for (int64_t c = begin; c < end; ++c) pass.rows(args, schedule.chunks[c], schedule.chunks[c + 1], state.get());
   });
 }
 

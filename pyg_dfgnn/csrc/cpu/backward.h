@@ -19,83 +19,127 @@ struct BackwardDst {
   static int64_t width(const Args& args) { return kVector ? padded<A>(args.head_dim) : 1; }
   static int64_t state_size(const Args& args) { return args.heads * width(args); }
 
+  // One head of a block: writes weight, grad_score and grad_bias, and leaves in ds[e] what src_j is multiplied by in
+  // the gradient of dst_i.
+  static void edges(const Args& args, const Block& block, int64_t h, A* ds) {
+    const int64_t H = args.heads, at = block.begin * H + h;
+    const int n = block.n;
+    A p[kBlock], factor[kBlock];
+    Derivatives<A> derivatives;
+    logits<LOGIT, T, A>(args, block, h, p, &derivatives);
+    for_each_row(block, [&](int64_t i, int first, int last) {
+      const A lse = as<A>(args.lse)[i * H + h], shift = lse == -kInfinity ? A(0) : lse;  // -inf: all logits are, p is 0
+#pragma omp simd
+      for (int e = first; e < last; ++e) p[e] -= shift;
+    });
+    exp_block(p, n, A(0));
+    A *weight = as<A>(args.weight) + at, *grad_score = as<A>(args.grad_score) + at;
+    if (args.dropout) {
+      keep_factors(args, block.begin, n, h, factor);
+      for (int e = 0; e < n; ++e) derivatives.value_dot[e] *= factor[e];
+      for (int e = 0; e < n; ++e) weight[e * H] = p[e] * factor[e];
+    } else {
+      for (int e = 0; e < n; ++e) weight[e * H] = p[e];
+    }
+    for_each_row(block, [&](int64_t i, int first, int last) {
+      const A delta = as<A>(args.delta)[i * H + h];
+#pragma omp simd
+      for (int e = first; e < last; ++e) ds[e] = p[e] * (derivatives.value_dot[e] - delta);
+    });
+    if (args.grad_bias) {
+      A* grad_bias = as<A>(args.grad_bias) + at;
+      for (int e = 0; e < n; ++e) grad_bias[e * H] = ds[e];
+    }
+    if constexpr (LOGIT == Logit::additive) {
+#pragma omp simd
+      for (int e = 0; e < n; ++e) ds[e] *= derivatives.slope[e];
+    }
+    for (int e = 0; e < n; ++e) grad_score[e * H] = ds[e];
+    if constexpr (LOGIT == Logit::cosine) {
+      const A* src_scale = as<A>(args.src_scale) + h;
+#pragma omp simd
+      for (int e = 0; e < n; ++e) ds[e] *= src_scale[block.source[e] * H];
+    }
+  }
+
   static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
     const int64_t H = args.heads, D = args.head_dim;
     A* grad_dst = as<A>(memory);
-    A *all_weights = as<A>(args.weight), *all_grad_scores = as<A>(args.grad_score), *grad_bias = as<A>(args.grad_bias);
     if (!kVector || begin >= end) fill(grad_dst, state_size(args), A(0));
-    int64_t source[kBlock];
-    A p[kBlock], ds[kBlock], factor[kBlock];
-    Derivatives<A> derivatives;
+    Block block;
+    A ds[kBlock];
     for (int64_t b = begin; b < end; b += kBlock) {
-      const int n = end - b < kBlock ? int(end - b) : kBlock;
-      if (!read_indices(args.col, args.wide_index, b, n, args.num_src, source)) {
+      if (!read_part(args, row, b, end, block)) {
+        const auto spoil = [&](void* edges) { fill(as<A>(edges) + b * H, block.n * H, A(kNaN)); };
+        spoil(args.weight);
+        spoil(args.grad_score);
+        if (args.grad_bias) spoil(args.grad_bias);
         fill(grad_dst, state_size(args), A(kNaN));
-        fill(all_weights + b * H, n * H, A(kNaN));
-        fill(all_grad_scores + b * H, n * H, A(kNaN));
-        if (grad_bias) fill(grad_bias + b * H, n * H, A(kNaN));
         continue;
       }
       for (int64_t h = 0; h < H; ++h) {
-        const A lse = as<A>(args.lse)[row * H + h], delta = as<A>(args.delta)[row * H + h];
-        logits<LOGIT, T, A>(args, row, h, b, n, source, p, &derivatives);
-        exp_block(p, n, lse == -kInfinity ? A(0) : lse);  // -inf: all logits are, and p is 0
-        if (args.dropout) {
-          keep_factors(args, b, n, h, factor);
-        } else {
-          fill(factor, n, A(1));
-        }
-        A* weight = all_weights + b * H + h;
-        A* grad_score = all_grad_scores + b * H + h;
-#pragma omp simd
-        for (int e = 0; e < n; ++e) {
-          ds[e] = p[e] * (derivatives.value_dot[e] * factor[e] - delta);
-          weight[e * H] = p[e] * factor[e];
-        }
-        if (grad_bias) {
-          for (int e = 0; e < n; ++e) grad_bias[(b + e) * H + h] = ds[e];
-        }
-        if constexpr (!kVector) {
-#pragma omp simd
-          for (int e = 0; e < n; ++e) ds[e] *= derivatives.slope[e];
-        }
-        for (int e = 0; e < n; ++e) grad_score[e * H] = ds[e];
-        if constexpr (LOGIT == Logit::cosine) {
-          const A* src_scale = as<A>(args.src_scale) + h;
-#pragma omp simd
-          for (int e = 0; e < n; ++e) ds[e] *= src_scale[source[e] * H];
-        }
+        edges(args, block, h, ds);
         if constexpr (kVector) {
-          weighted_sum(ds, head_of<T>(args.src, h, H, D), source, n, D, b != begin, grad_dst + h * width(args));
+          weighted_sum(ds, head_of<T>(args.src, h, H, D), block.source, block.n, D, b != begin,
+                       grad_dst + h * width(args));
         } else {
-          grad_dst[h] += sum_block(ds, n);
+          grad_dst[h] += sum_block(ds, block.n);
         }
       }
+    }
+  }
+
+  static void write(const Args& args, int64_t row, int64_t h, const A* grad_dst) {
+    const int64_t at = row * args.heads + h;
+    if constexpr (kVector) {
+      const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
+      write_row(as<T>(args.grad_dst) + at * args.head_dim, grad_dst, scale, args.head_dim);
+    } else {
+      as<A>(args.grad_dst)[at] = *grad_dst;
     }
   }
 
   static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
-    const int64_t H = args.heads, D = args.head_dim, size = state_size(args);
+    const int64_t size = state_size(args);
     A* grad_dst = as<A>(memory);
     for (int64_t k = 1; k < count; ++k) {
       for (int64_t d = 0; d < size; ++d) grad_dst[d] += grad_dst[k * size + d];
     }
+    for (int64_t h = 0; h < args.heads; ++h) write(args, row, h, grad_dst + h * width(args));
+  }
+
+  static void short_rows(const Args& args, const Block& block, A* grad_dst) {
+    const int64_t H = args.heads, D = args.head_dim;
+    A ds[kBlock];
     for (int64_t h = 0; h < H; ++h) {
-      if constexpr (kVector) {
-        const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
-        write_row(as<T>(args.grad_dst) + (row * H + h) * D, grad_dst + h * width(args), scale, D);
-      } else {
-        as<A>(args.grad_dst)[row * H + h] = grad_dst[h];
-      }
+      edges(args, block, h, ds);
+      for_each_row(block, [&](int64_t i, int first, int last) {
+        if constexpr (kVector) {
+          weighted_sum(ds + first, head_of<T>(args.src, h, H, D), block.source + first, last - first, D, false,
+                       grad_dst);
+        } else {
+          *grad_dst = 0;
+          for (int e = first; e < last; ++e) *grad_dst += ds[e];
+        }
+        write(args, i, h, grad_dst);
+      });
     }
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
-    for (int64_t i = begin; i < end; ++i) {
+    Block block;
+    for (int64_t i = begin; i < end;) {
+      if (read_short_rows(args, i, end, block)) {
+        short_rows(args, block, as<A>(memory));
+        i += block.rows;
+        continue;
+      }
       const Range range = row_range(args.rowptr, args, i);
-      if (range.end - range.begin > kPieceEdges) continue;
-      piece(args, i, range.begin, range.end, memory);
-      merge(args, i, memory, 1);
+      if (range.end - range.begin <= kPieceEdges) {
+        piece(args, i, range.begin, range.end, memory);
+        merge(args, i, memory, 1);
+      }
+      ++i;
     }
   }
 };

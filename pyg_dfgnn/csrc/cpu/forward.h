@@ -31,18 +31,18 @@ struct Forward {
     const State state = state_of(args, memory);
     fill(state.m, H, A(-kInfinity));
     fill(state.l, H, A(0));
-    int64_t source[kBlock];
-    A weight[kBlock], factor[kBlock];
+    Block block;
+    A weight[kBlock];
     for (int64_t b = begin; b < end; b += kBlock) {
-      const int n = end - b < kBlock ? int(end - b) : kBlock;
       const bool first = b == begin;
-      if (!read_indices(args.col, args.wide_index, b, n, args.num_src, source)) {
+      if (!read_part(args, row, b, end, block)) {
         fill(state.l, H, A(kNaN));  // for good: what is added to NaN is NaN
         if (first) fill(state.out, H * state.width, A(0));
         continue;
       }
       for (int64_t h = 0; h < H; ++h) {
-        logits<LOGIT, T, A>(args, row, h, b, n, source, weight, nullptr);
+        const int n = block.n;
+        logits<LOGIT, T, A>(args, block, h, weight, nullptr);
         const A old_max = state.m[h], block_max = max_block(weight, n);
         const A m = block_max > old_max ? block_max : old_max, shift = shift_of(m);
         A* out = state.out + h * state.width;
@@ -53,13 +53,17 @@ struct Forward {
         }
         state.m[h] = m;
         state.l[h] = state.l[h] * decay + exp_block(weight, n, shift);
-        if (args.dropout) {
-          keep_factors(args, b, n, h, factor);
-          for (int e = 0; e < n; ++e) weight[e] *= factor[e];
-        }
-        weighted_sum(weight, head_of<T>(args.value, h, H, D), source, n, D, !first, out);
+        drop(args, block, h, weight);
+        weighted_sum(weight, head_of<T>(args.value, h, H, D), block.source, n, D, !first, out);
       }
     }
+  }
+
+  static void drop(const Args& args, const Block& block, int64_t h, A* weight) {
+    if (!args.dropout) return;
+    A factor[kBlock];
+    keep_factors(args, block.begin, block.n, h, factor);
+    for (int e = 0; e < block.n; ++e) weight[e] *= factor[e];
   }
 
   static void finish(const Args& args, int64_t row, const State& state) {
@@ -79,13 +83,53 @@ struct Forward {
     }
   }
 
+  // All of a block's rows, one step after the other; `sums` is one head's out.
+  static void short_rows(const Args& args, const Block& block, A* sums) {
+    const int64_t H = args.heads, D = args.head_dim;
+    A weight[kBlock];
+    for (int64_t h = 0; h < H; ++h) {
+      A* lse = as<A>(args.lse) + h;
+      logits<LOGIT, T, A>(args, block, h, weight, nullptr);
+      for_each_row(block, [&](int64_t i, int first, int last) {
+        A m = -kInfinity;
+        for (int e = first; e < last; ++e) m = weight[e] > m ? weight[e] : m;
+        const A shift = shift_of(m);
+        for (int e = first; e < last; ++e) weight[e] -= shift;
+        lse[i * H] = shift;
+      });
+      exp_block(weight, block.n, A(0));
+      A scale[kBlockRows];
+      for_each_row(block, [&](int64_t i, int first, int last) {
+        A l = 0;
+        for (int e = first; e < last; ++e) l += weight[e];
+        scale[i - block.row] = l == A(0) ? A(0) : A(1) / l;
+        lse[i * H] = l == A(0) ? A(-kInfinity) : lse[i * H] + log(l);
+      });
+      drop(args, block, h, weight);
+      for_each_row(block, [&](int64_t i, int first, int last) {
+        const A factor = scale[i - block.row];
+        const int n = factor == A(0) ? 0 : last - first;  // no edges, or all logits -inf: out is 0
+        weighted_sum(weight + first, head_of<T>(args.value, h, H, D), block.source + first, n, D, false, sums);
+        write_row(as<T>(args.out) + (i * H + h) * D, sums, factor, D);
+      });
+    }
+  }
+
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     const State state = state_of(args, memory);
-    for (int64_t i = begin; i < end; ++i) {
+    Block block;
+    for (int64_t i = begin; i < end;) {
+      if (read_short_rows(args, i, end, block)) {
+        short_rows(args, block, state.out);
+        i += block.rows;
+        continue;
+      }
       const Range range = row_range(args.rowptr, args, i);
-      if (range.end - range.begin > kPieceEdges) continue;
-      piece(args, i, range.begin, range.end, memory);
-      finish(args, i, state);
+      if (range.end - range.begin <= kPieceEdges) {
+        piece(args, i, range.begin, range.end, memory);
+        finish(args, i, state);
+      }
+      ++i;
     }
   }
 

@@ -1,52 +1,10 @@
-// A block of edges of one row: its sources, its logits, its dropout mask. Part of kernels_<isa>.cpp only.
+// A block's logits, its dropout mask, its exponentials. Part of kernels_<isa>.cpp only.
 #pragma once
 
-#include "kernels.h"
-#include "rows.h"
+#include "block.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
-
-constexpr float kInfinity = __builtin_inff();
-constexpr float kNaN = __builtin_nanf("");
-
-template <class A>
-DFGNN_INLINE const A* as(const void* p) {
-  return static_cast<const A*>(p);
-}
-template <class A>
-DFGNN_INLINE A* as(void* p) {
-  return static_cast<A*>(p);
-}
-
-DFGNN_INLINE int64_t index_at(const void* indices, bool wide, int64_t i) {
-  return wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
-}
-
-struct Range {
-  int64_t begin, end;
-};
-
-// The entries of row i, whatever the pointer array holds: inside [0, num_edges], empty where it decreases.
-DFGNN_INLINE Range row_range(const void* pointers, const Args& args, int64_t i) {
-  const auto clamped = [&](int64_t p) { return p < 0 ? 0 : p > args.num_edges ? args.num_edges : p; };
-  const int64_t begin = clamped(index_at(pointers, args.wide_index, i));
-  const int64_t end = clamped(index_at(pointers, args.wide_index, i + 1));
-  return {begin, end < begin ? begin : end};
-}
-
-// out[e] = indices[begin + e]; false where one is outside [0, bound).
-DFGNN_INLINE bool read_indices(const void* indices, bool wide, int64_t begin, int n, int64_t bound, int64_t* out) {
-  bool valid = true;
-  const auto read = [&](auto* p) {
-    for (int e = 0; e < n; ++e) {
-      out[e] = p[begin + e];
-      valid &= uint64_t(out[e]) < uint64_t(bound);
-    }
-  };
-  wide ? read(static_cast<const int64_t*>(indices)) : read(static_cast<const int32_t*>(indices));
-  return valid;
-}
 
 // Philox4x32-10 (Salmon et al., SC'11): the first word for counter (low32(e), high32(e), h, 0).
 DFGNN_INLINE uint32_t random_word(uint64_t e, uint32_t h, uint32_t key0, uint32_t key1) {
@@ -87,47 +45,53 @@ DFGNN_INLINE void add_per_edge(const A* terms, int64_t heads, int n, A* s) {
   for (int e = 0; e < n; ++e) s[e] += terms[e * heads];
 }
 
-// s[e]: the logits of edges begin .. begin + n of row i, whose sources are source[0 .. n); with `derivatives` those
-// too.
+// s[e]: the logits of the block's edges; with `derivatives` those too.
 template <Logit LOGIT, class T, class A>
-inline void logits(const Args& args, int64_t i, int64_t h, int64_t begin, int n, const int64_t* source, A* s,
-                   Derivatives<A>* derivatives) {
+inline void logits(const Args& args, const Block& block, int64_t h, A* s, Derivatives<A>* derivatives) {
   const int64_t H = args.heads, D = args.head_dim;
-  const Rows<T> value = head_of<T>(args.value, h, H, D);
-  const T* grad_out = derivatives ? head_of<T>(args.grad_out, h, H, D)[i] : nullptr;
-  if constexpr (LOGIT == Logit::cosine) {
-    const T* dst = head_of<T>(args.dst, h, H, D)[i];
-    if (derivatives) {
-      dots<2>({dst, grad_out}, value, source, n, D, {s, derivatives->value_dot});  // each row is read once
+  const int n = block.n;
+  const int64_t* source = block.source;
+  const Rows<T> src = head_of<T>(args.src, h, H, D), value = head_of<T>(args.value, h, H, D);
+  const Rows<T> dst = head_of<T>(args.dst, h, H, D), grad_out = head_of<T>(args.grad_out, h, H, D);
+  for_each_row(block, [&](int64_t i, int first, int last) __attribute__((always_inline)) {
+    A* value_dot = derivatives ? derivatives->value_dot + first : nullptr;
+    if constexpr (LOGIT == Logit::additive) {
+      const A a_dst = as<A>(args.dst)[i * H + h];
+      const A* a_src = as<A>(args.src) + h;
+#pragma omp simd
+      for (int e = first; e < last; ++e) s[e] = a_dst + a_src[source[e] * H];
+    } else if (LOGIT == Logit::cosine && derivatives) {
+      dots<2>({dst[i], grad_out[i]}, value, source + first, last - first, D, {s + first, value_dot});  // rows read once
     } else {
-      dots<1>({dst}, value, source, n, D, {s});
+      dots<1>({dst[i]}, src, source + first, last - first, D, {s + first});
     }
-    const A dst_scale = as<A>(args.dst_scale)[i * H + h];
+    if constexpr (LOGIT == Logit::cosine) {
+      const A dst_scale = as<A>(args.dst_scale)[i * H + h];
+#pragma omp simd
+      for (int e = first; e < last; ++e) s[e] *= dst_scale;
+    } else {
+      if (derivatives) dots<1>({grad_out[i]}, value, source + first, last - first, D, {value_dot});
+    }
+  });
+  if constexpr (LOGIT == Logit::dot) {
+    const A scale = A(args.scale);
+#pragma omp simd
+    for (int e = 0; e < n; ++e) s[e] *= scale;
+  } else if constexpr (LOGIT == Logit::cosine) {
     const A* src_scale = as<A>(args.src_scale) + h;
 #pragma omp simd
-    for (int e = 0; e < n; ++e) s[e] *= dst_scale * src_scale[source[e] * H];
+    for (int e = 0; e < n; ++e) s[e] *= src_scale[source[e] * H];
   } else {
-    if constexpr (LOGIT == Logit::dot) {
-      dots<1>({head_of<T>(args.dst, h, H, D)[i]}, head_of<T>(args.src, h, H, D), source, n, D, {s});
-      const A scale = A(args.scale);
+    const A negative_slope = A(args.negative_slope);
+    if (args.a_edge) add_per_edge(as<A>(args.a_edge) + block.begin * H + h, H, n, s);
+    if (derivatives) {
 #pragma omp simd
-      for (int e = 0; e < n; ++e) s[e] *= scale;
-    } else {
-      const A dst = as<A>(args.dst)[i * H + h], negative_slope = A(args.negative_slope);
-      const A* src = as<A>(args.src) + h;
-#pragma omp simd
-      for (int e = 0; e < n; ++e) s[e] = dst + src[source[e] * H];
-      if (args.a_edge) add_per_edge(as<A>(args.a_edge) + begin * H + h, H, n, s);
-      if (derivatives) {
-#pragma omp simd
-        for (int e = 0; e < n; ++e) derivatives->slope[e] = s[e] > A(0) ? A(1) : negative_slope;
-      }
-#pragma omp simd
-      for (int e = 0; e < n; ++e) s[e] *= s[e] > A(0) ? A(1) : negative_slope;
+      for (int e = 0; e < n; ++e) derivatives->slope[e] = s[e] > A(0) ? A(1) : negative_slope;
     }
-    if (derivatives) dots<1>({grad_out}, value, source, n, D, {derivatives->value_dot});
+#pragma omp simd
+    for (int e = 0; e < n; ++e) s[e] *= s[e] > A(0) ? A(1) : negative_slope;
   }
-  if (args.bias) add_per_edge(as<A>(args.bias) + begin * H + h, H, n, s);
+  if (args.bias) add_per_edge(as<A>(args.bias) + block.begin * H + h, H, n, s);
 }
 
 // s[e] = exp(s[e] - shift) for n scores in an array of whole vectors; their sum.

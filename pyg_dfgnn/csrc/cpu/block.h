@@ -1,0 +1,104 @@
+// The edges that are worked on at a time: a block of one row's edges, or of several short rows.
+// Part of kernels_<isa>.cpp only.
+#pragma once
+
+#include "kernels.h"
+#include "rows.h"
+
+namespace dfgnn::cpu::DFGNN_ISA {
+namespace {
+
+constexpr float kInfinity = __builtin_inff();
+constexpr float kNaN = __builtin_nanf("");
+
+template <class A>
+DFGNN_INLINE const A* as(const void* p) {
+  return static_cast<const A*>(p);
+}
+template <class A>
+DFGNN_INLINE A* as(void* p) {
+  return static_cast<A*>(p);
+}
+
+DFGNN_INLINE int64_t index_at(const void* indices, bool wide, int64_t i) {
+  return wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
+}
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The entries of row i, whatever the pointer array holds: inside [0, num_edges], empty where it decreases.
+DFGNN_INLINE Range row_range(const void* pointers, const Args& args, int64_t i) {
+  const auto clamped = [&](int64_t p) { return p < 0 ? 0 : p > args.num_edges ? args.num_edges : p; };
+  const int64_t begin = clamped(index_at(pointers, args.wide_index, i));
+  const int64_t end = clamped(index_at(pointers, args.wide_index, i + 1));
+  return {begin, end < begin ? begin : end};
+}
+
+// out[e] = indices[begin + e]; false where one is outside [0, bound).
+DFGNN_INLINE bool read_indices(const void* indices, bool wide, int64_t begin, int n, int64_t bound, int64_t* out) {
+  bool valid = true;
+  const auto read = [&](auto* p) {
+    for (int e = 0; e < n; ++e) {
+      out[e] = p[begin + e];
+      valid &= uint64_t(out[e]) < uint64_t(bound);
+    }
+  };
+  wide ? read(static_cast<const int64_t*>(indices)) : read(static_cast<const int32_t*>(indices));
+  return valid;
+}
+
+// The edges of a long row are taken kBlock at a time. Rows of a few edges would leave most lanes of a vector empty and
+// wait for the latency of every step (inner products, maximum, exp, sum) in turn, so as many as fit share a block.
+constexpr int kShortRow = 16;
+constexpr int kBlockRows = 64;
+
+struct Block {
+  int64_t row, begin;          // the first row and the CSR position of its first edge here
+  int rows, n;                 // and how many of both
+  int offset[kBlockRows + 1];  // row r's edges are offset[r] .. offset[r + 1] - 1
+  int64_t source[kBlock];
+};
+
+// Calls f(i, first, last) for every row i of the block and its edges.
+template <class F>
+DFGNN_INLINE void for_each_row(const Block& block, F f) {
+  for (int r = 0; r < block.rows; ++r) f(block.row + r, block.offset[r], block.offset[r + 1]);
+}
+
+DFGNN_INLINE bool read_sources(const Args& args, Block& block) {
+  return read_indices(args.col, args.wide_index, block.begin, block.n, args.num_src, block.source);
+}
+
+// Edges from b on of the one row; false where a source is out of range.
+DFGNN_INLINE bool read_part(const Args& args, int64_t row, int64_t b, int64_t end, Block& block) {
+  const int n = end - b < kBlock ? int(end - b) : kBlock;
+  block.row = row;
+  block.begin = b;
+  block.rows = 1;
+  block.n = block.offset[1] = n;
+  block.offset[0] = 0;
+  return read_sources(args, block);
+}
+
+// As many of the rows first, first + 1, .. before `last` as are short, follow on each other and fit; false where there
+// is none or a source is out of range.
+DFGNN_INLINE bool read_short_rows(const Args& args, int64_t first, int64_t last, Block& block) {
+  int64_t next = row_range(args.rowptr, args, first).begin;
+  block.row = first;
+  block.begin = next;
+  block.rows = block.n = block.offset[0] = 0;
+  for (int64_t i = first; i < last && block.rows < kBlockRows; ++i) {
+    const Range range = row_range(args.rowptr, args, i);
+    const int64_t degree = range.end - range.begin;
+    if (range.begin != next || degree > kShortRow || block.n + degree > kBlock) break;
+    block.n += int(degree);
+    block.offset[++block.rows] = block.n;
+    next = range.end;
+  }
+  return block.rows > 0 && read_sources(args, block);
+}
+
+}  // namespace
+}  // namespace dfgnn::cpu::DFGNN_ISA
