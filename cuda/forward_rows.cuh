@@ -80,22 +80,21 @@ __device__ __forceinline__ A warp_softmax(const Typed<T>& a, const Logits& logit
 template <class W>
 __device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const Tile<typename W::A>& tile, int begin,
                                           int end, int h, int feature, Fragment<W>& out) {
-  constexpr int kUnroll = W::kSteps >= 4 ? 2 : 4;
+  using A = typename W::A;
+  constexpr int kUnroll = W::kSteps >= 2 ? 2 : 4;
   const int lane = threadIdx.x % W::kLanes, group = threadIdx.x % kWarp / W::kLanes;
+  const RowReader<W> value_row(a, a.value, h, lane, feature);
   for (int base = begin + group; base < end; base += kUnroll * W::kGroups) {
     Packed<W> rows[kUnroll];
+    A weights[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int t = base + u * W::kGroups;
-      if (t < end) {
-        rows[u].load(a.features(a.value, max(tile.source[t], 0), h) + feature, lane, a.head_dim - feature);
-      }
+    for (int u = 0; u < kUnroll; ++u) {  // past the end, the last again with weight 0: a load more, and no branch
+      const int t = base + u * W::kGroups, safe = min(t, end - 1);
+      rows[u] = value_row(max(tile.source[safe], 0));
+      weights[u] = t < end ? tile.score[safe] : A(0);
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int t = base + u * W::kGroups;
-      if (t < end) out.add(tile.score[t], rows[u]);
-    }
+    for (int u = 0; u < kUnroll; ++u) out.add(weights[u], rows[u]);
   }
 }
 

@@ -80,6 +80,14 @@ struct Packed {
   }
 };
 
+template <class S>
+__device__ __forceinline__ typename S::A packed_dot(const Packed<S>& a, const Packed<S>& b) {
+  typename S::A sum = 0;
+#pragma unroll
+  for (int i = 0; i < S::kSteps * S::kVec; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
 // The same as numbers.
 template <class S>
 struct Fragment {
@@ -109,14 +117,12 @@ struct Fragment {
     for (int s = 0; s < kCount; ++s) {
       const int f = ((first + s) * S::kLanes + lane) * S::kVec;
       if (f >= features) continue;
-      alignas(16) T raw[S::kVec];
+      typename Packed<S>::Vector vector;
 #pragma unroll
-      for (int v = 0; v < S::kVec; ++v) raw[v] = from_accumulate<T>(x[s * S::kVec + v] * factor);
-      if constexpr (S::kVec * sizeof(T) == 16) {
-        *reinterpret_cast<uint4*>(row + f) = *reinterpret_cast<const uint4*>(raw);
-      } else {
-        row[f] = raw[0];
+      for (int v = 0; v < S::kVec; ++v) {
+        reinterpret_cast<T*>(&vector)[v] = from_accumulate<T>(x[s * S::kVec + v] * factor);
       }
+      *reinterpret_cast<typename Packed<S>::Vector*>(row + f) = vector;
     }
   }
 

@@ -30,6 +30,31 @@ struct Typed : Attention {
   __device__ __forceinline__ static A at(const void* data, int64_t i) { return __ldg(static_cast<const A*>(data) + i); }
 };
 
+// Gathers rows of one head from a feature array, from `feature` on: the lane's share of node n's row. What does not
+// depend on the node is made once, so that a row costs one multiply-add and its loads.
+template <class S>
+class RowReader {
+ public:
+  using T = typename S::T;
+
+  __device__ __forceinline__ RowReader(const Typed<T>& a, const void* data, int h, int lane, int feature = 0)
+      : base_(reinterpret_cast<const char*>(static_cast<const T*>(data) + h * a.head_dim + feature + lane * S::kVec)),
+        row_bytes_(static_cast<unsigned>(a.heads * a.head_dim) * sizeof(T)),
+        left_(a.head_dim - feature - lane * S::kVec) {}
+
+  __device__ __forceinline__ Packed<S> operator()(int node) const {
+    Packed<S> row;
+    row.load(reinterpret_cast<const T*>(base_ + static_cast<uint64_t>(static_cast<unsigned>(node)) * row_bytes_), 0,
+             left_);
+    return row;
+  }
+
+ private:
+  const char* base_;
+  unsigned row_bytes_;
+  int left_;  // features at and after the lane's first
+};
+
 // A node id of an edge, kNoNode where it is out of range: what follows becomes NaN, and memory stays safe.
 constexpr int kNoNode = -1;
 

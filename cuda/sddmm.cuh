@@ -28,33 +28,30 @@ __device__ __forceinline__ void warp_dots(const Typed<typename S::T>& a, const v
   using A = typename S::A;
   constexpr int kUnroll = S::kLoop ? 1 : (S::kSteps >= 4 ? 2 : 4);  // rows in flight
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  Fragment<S> own;
+  const RowReader<S> dst_row(a, dst, h, lane), src_row(a, src, h, lane);
+  Packed<S> own;
   int own_row = kNoNode;
-  for (int base = begin; base < end; base += kUnroll * S::kGroups) {
+  for (int base = begin + group; base - group < end; base += kUnroll * S::kGroups) {
     Packed<S> gathered[kUnroll];
-    if constexpr (!S::kLoop) {
+    int edges[kUnroll];  // past the end, the last again: a load more, and no branch
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const int e = base + u * S::kGroups + group;
-        if (e < end) gathered[u].load(a.features(src, max(source(e), 0), h), lane, a.head_dim);
-      }
+    for (int u = 0; u < kUnroll; ++u) {
+      edges[u] = min(base + u * S::kGroups, end - 1);
+      if constexpr (!S::kLoop) gathered[u] = src_row(max(source(edges[u]), 0));
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int e = base + u * S::kGroups + group;
-      A dot = A(0);
-      if (e < end) {
-        const int i = destination(e);
-        if constexpr (S::kLoop) {
-          dot = long_dot<S>(a.features(dst, i, h), a.features(src, max(source(e), 0), h), lane, a.head_dim);
-        } else {
-          if (i != own_row) own.load(a.features(dst, i, h), lane, a.head_dim);
-          own_row = i;
-          dot = own.dot(gathered[u]);
-        }
+      const int i = destination(edges[u]);
+      A dot;
+      if constexpr (S::kLoop) {
+        dot = long_dot<S>(a.features(dst, i, h), a.features(src, max(source(edges[u]), 0), h), lane, a.head_dim);
+      } else {
+        if (i != own_row) own = dst_row(i);
+        own_row = i;
+        dot = packed_dot(own, gathered[u]);
       }
       dot = lanes_sum<S::kLanes>(dot);
-      if (e < end && lane == 0) store(e, dot);
+      if (base + u * S::kGroups < end && lane == 0) store(edges[u], dot);
     }
   }
 }

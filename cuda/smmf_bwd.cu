@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 
   const int h = blockIdx.y;
   const Dropout dropout(a);
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
+  const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
   for_rows(pass.ptr(), pass.num_own(), a.num_edges, plan, [&](int n, const Range& entries, bool is_slice) {
     Fragment<S> own, own_value, grad, grad_value;
@@ -75,39 +76,36 @@ __global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 
       // One entry a group of lanes: what is a row of features each.
       const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
       for (int base = 0; base < count; base += S::kGroups) {
-        const int t = base + group;
+        // Past the end, the last entry again with weight 0: a load more, and no branch.
+        const int t = min(base + group, count - 1);
         const int node = __shfl_sync(kAllLanes, lane_node, t);
         const A lse = kRows ? own_lse : __shfl_sync(kAllLanes, lane_lse, t);
         const A delta = kRows ? own_delta : __shfl_sync(kAllLanes, lane_delta, t);
         const A keep = dropout.active() ? __shfl_sync(kAllLanes, lane_keep, t) : A(1);
         const int64_t position = needs_position ? __shfl_sync(kAllLanes, lane_position, t) : first + t;
-        const bool live = t < count && (kRows || node != kNoNode);
+        const int safe_node = max(node, 0);
         Packed<S> other, other_value;
-        if (live) {
-          if constexpr (!kAdditive) other.load(a.features(pass.other(), max(node, 0), h), lane, a.head_dim);
-          if constexpr (!kShared || !kRows) {
-            other_value.load(a.features(pass.other_value(), max(node, 0), h), lane, a.head_dim);
-          }
-        }
+        if constexpr (!kAdditive) other = other_row(safe_node);
+        if constexpr (!kShared || !kRows) other_value = other_value_row(safe_node);
         const auto& left = kShared && !kRows ? own : own_value;
         const auto& right = kShared && kRows ? other : other_value;
-        const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(live ? own.dot(other) : A(0));
-        const A dp = lanes_sum<S::kLanes>(live ? left.dot(right) : A(0));
-        if (live) {
-          const auto d =
-              edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : node, kRows ? node : n, position, h);
-          if constexpr (!kRows) grad_value.add(d.weight, other_value);
-          if constexpr (kAdditive) {
-            grad_scalar += d.operand;
-          } else if constexpr (kShared) {
-            grad.add(d.operand * a.at(pass.other_scale(), a.scalar(max(node, 0), h)), other);
-          } else {
-            grad.add(d.operand, other);
-          }
-          if (kRows && lane == 0) {
-            if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
-            if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
-          }
+        const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(own.dot(other));
+        const A dp = lanes_sum<S::kLanes>(left.dot(right));
+        auto d =
+            edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : safe_node, kRows ? node : n, position, h);
+        const bool live = base + group < count && (kRows || node != kNoNode);
+        if (!live) d = {A(0), A(0), A(0)};
+        if constexpr (!kRows) grad_value.add(d.weight, other_value);
+        if constexpr (kAdditive) {
+          grad_scalar += d.operand;
+        } else if constexpr (kShared) {
+          grad.add(d.operand * a.at(pass.other_scale(), a.scalar(safe_node, h)), other);
+        } else {
+          grad.add(d.operand, other);
+        }
+        if (kRows && live && lane == 0) {
+          if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
+          if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
         }
       }
     }

@@ -65,8 +65,8 @@ cuda::Attention operands_of(const Attention& a) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   TORCH_CHECK(a.num_dst() < kLimit && a.num_src() < kLimit, "rowptr: expected fewer than 2^31 nodes on CUDA, got ",
               a.num_dst(), " destinations and ", a.num_src(), " sources");
-  TORCH_CHECK(a.heads() * a.head_dim() < kLimit && a.heads() < 65536,
-              "heads: expected fewer than 2^16, and fewer than 2^31 features a node, on CUDA, got ", a.heads(),
+  TORCH_CHECK(a.heads() * a.head_dim() < kLimit / 8 && a.heads() < 65536,
+              "heads: expected fewer than 2^16, and fewer than 2^28 features a node, on CUDA, got ", a.heads(),
               " heads of size ", a.head_dim());
   return {type_of(a.value),
           score_of(a.score),
