@@ -81,13 +81,15 @@ def plot(path, title: str, metric: str, history: list[dict], table: dict | None)
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 3 if table else 2, figsize=(12 if table else 8, 3.5))
-    epochs = range(1, len(history) + 1)
-    axes[0].plot(epochs, [epoch["loss"] for epoch in history])
+    trained = history[1:]
+    losses = [loss for epoch in trained for loss in epoch["losses"]]
+    steps = len(losses) // len(trained)
+    axes[0].plot([(step + 1) / steps for step in range(len(losses))], losses)
     axes[0].set(xlabel="epoch", ylabel="training loss")
-    for split in ("train", "val"):
-        axes[1].plot(epochs, [epoch[split] for epoch in history], label=split)
+    axes[1].plot([epoch["epoch"] for epoch in trained], [epoch["train"] for epoch in trained])
+    axes[1].plot([epoch["epoch"] for epoch in history], [epoch["val"] for epoch in history])
     axes[1].set(xlabel="epoch", ylabel=metric)
-    axes[1].legend()
+    axes[1].legend(["training", "validation"])
     if table:
         names = list(table)
         for offset, what in ((-0.2, "inference (ms)"), (0.2, "training step (ms)")):

@@ -13,7 +13,7 @@ from pyg_dfgnn import datasets
 # Settings that an option left out takes, by kind of dataset
 SETTINGS = {
     "sbm": {
-        "epochs": 20,
+        "epochs": 25,
         "hidden": 64,
         "heads": 8,
         "layers": 4,

@@ -27,8 +27,8 @@ def parse_args():
     add("--dataset", default="pattern", type=lambda name: names.get(name.lower(), name),
         metavar="NAME", choices=datasets.NAMES, help=", ".join(datasets.NAMES))  # fmt: skip
     add("--root", default="data", help="folder of PyG's datasets, fetched where they are missing")
-    add("--graphs", default=400, type=int, help="training graphs of pattern and cluster")
-    add("--batch-size", default=16, type=int, help="graphs of a training step")
+    add("--graphs", default=2000, type=int, help="training graphs of pattern and cluster")
+    add("--batch-size", default=32, type=int, help="graphs of a training step")
     add("--walks", default=8, type=int, help="steps of the random-walk encoding, 0 for none")
     add("--backend", default="dfgnn", choices=["dfgnn", "pyg"], help="layers to train with")
     add("--method", default="auto", choices=["auto", "smmf", "pmf"], help="of the fused layers")
@@ -86,11 +86,12 @@ def main():
         "settings": {name: str(value) for name, value in vars(args).items()},
         "best": best,
         "majority": task.majority(),
-        "epoch_seconds": report.median(epoch["seconds"] for epoch in history[1:] or history),
+        "epoch_seconds": report.median(epoch["seconds"] for epoch in history[1:]),
         "peak_mib": report.peak_memory(args.device),
         "history": history,
     }
     print(
+        f"Untrained: validation {history[0]['val']:.4f}\n"
         f"Best epoch {best['epoch']}: train {best['train']:.4f}, validation {best['val']:.4f} "
         f"({task.metric}); test {scores} (always the commonest class: {result['majority']:.4f})\n"
         f"Epoch {result['epoch_seconds']:.2f} s, peak memory {result['peak_mib']:.0f} MiB "

@@ -10,34 +10,36 @@ from tqdm import tqdm
 
 
 def train(net: nn.Module, task: Task, args) -> tuple[list[dict], dict]:
-    """Returns a record of each epoch and that of the best, whose weights ``net`` has in the end."""
+    """Returns a record of each epoch and that of the best, whose weights ``net`` has in the end.
+
+    Record 0 is of the untrained net.
+    """
     optimizer = torch.optim.Adam(net.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     steps = args.epochs * len(task.batches["train"])
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=steps)
     run = torch.compile(net, dynamic=None if task.whole_graph else True) if args.compile else net
-    history, best, weights = [], {"val": -1.0}, {}
+    [untrained] = evaluate(net, task, ["val"], args.device)
+    history, best, weights = [{"epoch": 0, "val": untrained[task.metric]}], {"val": -1.0}, {}
     calm = 0.2 if sys.stderr.isatty() else 5.0  # seconds between lines of a log
     bar = tqdm(range(1, args.epochs + 1), unit="epoch", ncols=100, mininterval=calm)
     for epoch in bar:
         start = time.perf_counter()
-        loss, scores = train_epoch(run, task, optimizer, schedule, args.device)
+        losses, scores = train_epoch(run, task, optimizer, schedule, args.device)
         seconds = time.perf_counter() - start
         val, test = evaluate(run, task, ["val", "test"], args.device)
-        record = {"epoch": epoch, "loss": loss, "seconds": seconds, "test_scores": test}
+        record = {"epoch": epoch, "losses": losses, "seconds": seconds, "test_scores": test}
         record |= {"train": scores[task.metric], "val": val[task.metric]}
         history.append(record)
         if record["val"] > best["val"]:
             best, weights = record, {k: v.clone() for k, v in net.state_dict().items()}
-        bar.set_postfix_str(
-            f"loss {loss:.3f} train {record['train']:.3f} val {record['val']:.3f} {seconds:.2f} s",
-            refresh=False,
-        )
+        loss, accuracies = losses[-1], f"train {record['train']:.3f} val {record['val']:.3f}"
+        bar.set_postfix_str(f"loss {loss:.3f} {accuracies} {seconds:.2f} s", refresh=False)
     net.load_state_dict(weights)
     return history, best
 
 
-def train_epoch(net, task: Task, optimizer, schedule, device) -> tuple[float, dict[str, float]]:
-    """The mean loss, and the scores of the training nodes as they were trained on."""
+def train_epoch(net, task: Task, optimizer, schedule, device) -> tuple[list[float], dict]:
+    """The loss of each step, and the scores of the training nodes as they were trained on."""
     net.train()
     losses, outs, labels = [], [], []
     for batch in task.batches["train"]:
@@ -51,7 +53,7 @@ def train_epoch(net, task: Task, optimizer, schedule, device) -> tuple[float, di
         losses.append(loss.detach())
         outs.append(out.detach())
         labels.append(y)
-    return torch.stack(losses).mean().item(), task.scores(torch.cat(outs), torch.cat(labels))
+    return torch.stack(losses).tolist(), task.scores(torch.cat(outs), torch.cat(labels))
 
 
 @torch.no_grad()
