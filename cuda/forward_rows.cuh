@@ -15,11 +15,11 @@ struct ForwardPlan {
   int rows_per_block;
   int heads_per_block;  // blockIdx.y takes the others
 
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 128;
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kTile = 1024;  // edges of a tile
-  static constexpr int kMaxRows = 64;
-  static constexpr int kLongRow = 256;  // edges from which on a row has the block to itself
+  static constexpr int kTile = 512;  // edges of a tile
+  static constexpr int kMaxRows = 32;
+  static constexpr int kLongRow = 96;  // edges from which on a row has the block to itself
 };
 
 // Edges in shared memory, a tile's or a warp's part of it.
@@ -99,7 +99,7 @@ __device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const T
 }
 
 template <class S, class Logits>
-__global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) == 4 ? 2 : 1)
+__global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) == 4 ? 6 : 1)
     forward_rows_kernel(Typed<typename S::T> a, Logits logits, Outputs outputs, ForwardPlan plan) {
   using T = typename S::T;
   using A = typename S::A;

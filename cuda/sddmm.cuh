@@ -26,7 +26,7 @@ __device__ __forceinline__ void warp_dots(const Typed<typename S::T>& a, const v
                                           int begin, int end, const Destination& destination, const Source& source,
                                           const Store& store) {
   using A = typename S::A;
-  constexpr int kUnroll = S::kLoop ? 1 : (S::kSteps >= 4 ? 2 : 4);  // rows in flight
+  constexpr int kUnroll = S::kLoop ? 1 : 4 / S::kSteps;  // rows in flight: 4 loads a lane, in few registers
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const RowReader<S> dst_row(a, dst, h, lane), src_row(a, src, h, lane);
   Packed<S> own;

@@ -2,9 +2,9 @@
 
     python -m pyg_dfgnn.bench.kernels --workloads graphs.py --out results/
 
-``--workloads`` is a Python file with ``ALL``, a list of names, and ``make(name, device)``, which returns
-``(rowptr, col, ...)``, a CSR by destination. Every case is checked against float64 on a sample of rows before it is
-timed; one that fails or runs out of memory becomes a row that says so.
+``--workloads`` is a Python file with ``ALL``, a list of names, and ``make(name, device)``, which
+returns ``(rowptr, col, ...)``, a CSR by destination. Every case is checked against float64 on a
+sample of rows before it is timed; one that fails or runs out of memory becomes a row that says so.
 """
 
 import argparse
@@ -26,14 +26,15 @@ from tqdm import tqdm
 import pyg_dfgnn  # noqa: F401  (registers the operators)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SCORES = ("dot", "cosine", "additive")
 BACKENDS = ("smmf", "pmf", "auto", "pyg")
 L2_BYTES = 128 * 2**20  # inputs are rotated where they would fit a cache of this size
-# Largest error of a float32 / half result, relative to the largest element of the float64 reference.
+# Largest error of a result, relative to the largest element of the float64 reference.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 2e-3}
 
 
 class EagerAttention(MessagePassing):
-    """What torch_geometric.nn's TransformerConv, GATConv and AGNNConv do between their linear layers."""
+    """What the layers of torch_geometric.nn do between their linear layers."""
 
     def __init__(self, score: str) -> None:
         super().__init__(aggr="add", node_dim=0)
@@ -43,7 +44,9 @@ class EagerAttention(MessagePassing):
         size = (num_nodes, num_nodes)
         if self.score == "dot":
             q, k, v = operands["q"], operands["k"], operands["v"]
-            return self.propagate(edge_index, size=size, dst=(q, q), src=(k, k), value=(v, v), beta=None)
+            return self.propagate(
+                edge_index, size=size, dst=(q, q), src=(k, k), value=(v, v), beta=None
+            )
         if self.score == "cosine":
             x, beta = operands["x_dst"], operands["beta"]
             unit = torch.nn.functional.normalize(x, dim=-1)
@@ -55,14 +58,14 @@ class EagerAttention(MessagePassing):
             edge_index, size=size, dst=(a_dst, a_dst), src=(a_src, a_src), value=(v, v), beta=None
         )
 
-    def message(  # type: ignore[override]
+    def message(
         self,
         dst_i: Tensor,
         src_j: Tensor,
         value_j: Tensor,
-        beta: Optional[Tensor],  # noqa: UP007, UP045  (PyG reads the annotation, and does not know |)
+        beta: Optional[Tensor],  # PyG reads the annotation, and does not know |
         index: Tensor,
-        size_i: Optional[int],  # noqa: UP007, UP045
+        size_i: Optional[int],
     ) -> Tensor:
         if self.score == "additive":
             s = torch.nn.functional.leaky_relu(dst_i + src_j, 0.2)
@@ -73,7 +76,7 @@ class EagerAttention(MessagePassing):
 
 @dataclass
 class Case:
-    """One row of the table: milliseconds are medians, ``memory`` is MiB beyond inputs and outputs."""
+    """One measurement: milliseconds are medians, ``memory`` is MiB beyond inputs and outputs."""
 
     workload: str
     score: str
@@ -103,7 +106,11 @@ class Workload:
         rowptr, col = make(name, device)[:2]
         colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, rowptr.numel() - 1)
         return cls(
-            name, rowptr, col, {"colptr": colptr, "row": row, "perm": perm}, int(rowptr.diff().max())
+            name,
+            rowptr,
+            col,
+            {"colptr": colptr, "row": row, "perm": perm},
+            int(rowptr.diff().max()),
         )
 
     @property
@@ -115,7 +122,9 @@ class Workload:
         return torch.stack([self.col.long(), nodes.repeat_interleave(self.rowptr.diff())])
 
 
-def make_operands(score: str, n: int, heads: int, head_dim: int, dtype: torch.dtype, device: str):
+def make_operands(
+    score: str, n: int, heads: int, head_dim: int, dtype: torch.dtype, device: str
+) -> dict[str, Tensor]:
     def features() -> Tensor:
         return torch.randn(n, heads, head_dim, device=device, dtype=dtype).requires_grad_()
 
@@ -126,21 +135,35 @@ def make_operands(score: str, n: int, heads: int, head_dim: int, dtype: torch.dt
         return {"q": features(), "k": features(), "v": features()}
     if score == "cosine":
         x = features()
-        return {"x_dst": x, "x_src": x, "beta": torch.ones(1, device=device, dtype=dtype).requires_grad_()}
+        return {
+            "x_dst": x,
+            "x_src": x,
+            "beta": torch.ones(1, device=device, dtype=dtype).requires_grad_(),
+        }
     return {"a_dst": scalars(), "a_src": scalars(), "v": features()}
 
 
-def make_call(backend: str, score: str, workload: Workload) -> Callable[[dict[str, Tensor]], Tensor]:
+def make_call(
+    backend: str, score: str, workload: Workload
+) -> Callable[[dict[str, Tensor]], Tensor]:
     if backend == "pyg":
         layer, edge_index = EagerAttention(score), workload.edge_index()
         return lambda operands: layer(edge_index, operands, workload.num_nodes)
     route = {"method": "auto", "max_degree": workload.max_degree} if backend == "auto" else {}
-    family = torch.ops.dfgnn.attention if backend == "auto" else getattr(torch.ops.dfgnn, f"{backend}_fwd")
+    family = (
+        torch.ops.dfgnn.attention
+        if backend == "auto"
+        else getattr(torch.ops.dfgnn, f"{backend}_fwd")
+    )
     op = getattr(family, score)
-    return lambda operands: op(workload.rowptr, workload.col, **operands, **workload.csc, **route)[0]
+    return lambda operands: op(workload.rowptr, workload.col, **operands, **workload.csc, **route)[
+        0
+    ]
 
 
-def reference_rows(score: str, workload: Workload, operands: dict[str, Tensor], rows: Tensor) -> Tensor:
+def reference_rows(
+    score: str, workload: Workload, operands: dict[str, Tensor], rows: Tensor
+) -> Tensor:
     """Rows of the result in float64, one by one."""
     x = {name: t.detach() for name, t in operands.items()}
     results = []
@@ -162,7 +185,9 @@ def reference_rows(score: str, workload: Workload, operands: dict[str, Tensor], 
 def check(score: str, workload: Workload, operands: dict[str, Tensor], out: Tensor) -> str:
     """Empty where a sample of rows, the longest among them, is right; else what is wrong."""
     degrees = workload.rowptr.diff()
-    rows = torch.cat([degrees.argmax().view(1), torch.randint(degrees.numel(), (63,), device=out.device)])
+    rows = torch.cat(
+        [degrees.argmax().view(1), torch.randint(degrees.numel(), (63,), device=out.device)]
+    )
     expected = reference_rows(score, workload, operands, rows)
     error = float((out.detach()[rows].double() - expected).abs().max() / expected.abs().max())
     return "" if error <= TOLERANCE[out.dtype] else f"wrong: relative error {error:.1e}"
@@ -248,9 +273,12 @@ def run(arguments: argparse.Namespace) -> list[Case]:
 
 
 def table(cases: list[Case]) -> str:
-    """Markdown: a row a workload, score and dtype, a column a backend: forward / forward+backward ms (MiB)."""
+    """Markdown: a column a backend, its cells forward / forward+backward ms (MiB of each)."""
     backends = list(dict.fromkeys(case.backend for case in cases))
-    lines = ["| workload | score | dtype | " + " | ".join(backends) + " |", "|---" * (3 + len(backends)) + "|"]
+    lines = [
+        "| workload | score | dtype | " + " | ".join(backends) + " |",
+        "|---" * (3 + len(backends)) + "|",
+    ]
     rows: dict[tuple[str, str, str], dict[str, Case]] = {}
     for case in cases:
         rows.setdefault((case.workload, case.score, case.dtype), {})[case.backend] = case
@@ -261,7 +289,9 @@ def table(cases: list[Case]) -> str:
         if case.forward_backward_ms is None:
             return f"{case.forward_ms:.3f} / {case.note}"
         memory = f"{case.forward_memory:.0f}, {case.backward_memory:.0f} MiB"
-        return f"{case.forward_ms:.3f} / {case.forward_backward_ms:.3f} ({memory}) {case.note}".strip()
+        return (
+            f"{case.forward_ms:.3f} / {case.forward_backward_ms:.3f} ({memory}) {case.note}".strip()
+        )
 
     for key, by_backend in rows.items():
         lines.append("| " + " | ".join([*key, *(cell(by_backend[b]) for b in backends)]) + " |")
@@ -269,16 +299,20 @@ def table(cases: list[Case]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workloads", required=True, help="Python file that makes the graphs")
     parser.add_argument("--names", nargs="*", help="workloads to run (default: all of the file's)")
-    parser.add_argument("--scores", nargs="+", default=["dot"], choices=["dot", "cosine", "additive"])
+    parser.add_argument("--scores", nargs="+", default=["dot"], choices=SCORES)
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=list(DTYPES))
     parser.add_argument("--backends", nargs="+", default=["smmf", "pmf", "pyg"], choices=BACKENDS)
     parser.add_argument("--heads", type=int, default=1)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--budget-ms", type=float, default=300, help="time for each measurement")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for kernels.json, kernels.md")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder for kernels.json, kernels.md"
+    )
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("pyg_dfgnn.bench.kernels: error: there is no CUDA GPU to measure", file=sys.stderr)
