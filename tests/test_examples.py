@@ -17,20 +17,7 @@ EXAMPLES = ROOT / "examples"
 PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # also where not installed
 README = ROOT / "README.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-SMALL = [
-    "--graphs",
-    "8",
-    "--epochs",
-    "2",
-    "--hidden",
-    "16",
-    "--heads",
-    "2",
-    "--layers",
-    "1",
-    "--batch-size",
-    "4",
-]
+SMALL = ["--graphs=8", "--batch-size=4", "--epochs=2", "--hidden=16", "--heads=2", "--layers=1"]
 
 
 def run(example: str, *options: str, **environment: str) -> subprocess.CompletedProcess:
@@ -87,21 +74,10 @@ def test_train_on_made_graphs(model, tmp_path):
 
 
 def test_train_learns_alike_on_both_kinds_of_layers(tmp_path):
-    options = [
-        "--graphs",
-        "32",
-        "--epochs",
-        "6",
-        "--hidden",
-        "32",
-        "--layers",
-        "2",
-        "--compare",
-        "0",
-    ]
+    options = ["--graphs=32", "--batch-size=4", "--epochs=6", "--hidden=32", "--layers=2"]
     val = {}
     for backend in ("dfgnn", "pyg"):
-        succeed("train.py", *options, "--backend", backend, "--out", str(tmp_path))
+        succeed("train.py", *options, f"--backend={backend}", "--compare=0", f"--out={tmp_path}")
         history = json.loads((tmp_path / f"pattern-gt-{backend}-0.json").read_text())["history"]
         assert history[-1]["losses"][-1] < history[1]["losses"][0]
         val[backend] = history[-1]["val"]
