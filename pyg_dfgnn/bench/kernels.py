@@ -4,13 +4,13 @@
 
 ``--workloads`` is a Python file with ``ALL``, a list of names, and ``make(name, device)``, which
 returns ``(rowptr, col, ...)``, a CSR by destination. Every case is checked against float64 on a
-sample of rows before it is timed; one that fails or runs out of memory becomes a row that says so.
+sample of rows before it is timed; one that is less exact, fails or runs out of memory
+becomes a row that says so.
 """
 
 import argparse
 import json
 import runpy
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,7 +23,9 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 from tqdm import tqdm
 
-import pyg_dfgnn  # noqa: F401  (registers the operators)
+import pyg_dfgnn
+
+from .measure import peak_mib, time_ms
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SCORES = ("dot", "cosine", "additive")
@@ -183,56 +185,25 @@ def reference_rows(
 
 
 def check(score: str, workload: Workload, operands: dict[str, Tensor], out: Tensor) -> str:
-    """Empty where a sample of rows, the longest among them, is right; else what is wrong."""
+    """The error of a sample of rows, the longest among them; empty where it is within TOLERANCE."""
     degrees = workload.rowptr.diff()
     rows = torch.cat(
         [degrees.argmax().view(1), torch.randint(degrees.numel(), (63,), device=out.device)]
     )
     expected = reference_rows(score, workload, operands, rows)
     error = float((out.detach()[rows].double() - expected).abs().max() / expected.abs().max())
-    return "" if error <= TOLERANCE[out.dtype] else f"wrong: relative error {error:.1e}"
+    return "" if error <= TOLERANCE[out.dtype] else f"[error {error:.0e}]"
 
 
-def time_ms(call: Callable[[int], object], budget_ms: float) -> float:
-    """Median of CUDA-event times, as many as fit the budget (5 to 100), after warming up."""
-
-    def once(i: int) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call(i)
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end)
-
-    once(0)
-    estimate = max(min(once(1), once(2)), 1e-3)
-    repeats = int(min(100, max(5, budget_ms / estimate)))
-    for i in range(min(repeats, 20)):
-        once(i)
-    return statistics.median(once(i) for i in range(repeats))
-
-
-def peak_mib(call: Callable[[], object]) -> float:
-    """Peak of what ``call`` allocates beyond what it returns."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    result = call()
-    torch.cuda.synchronize()
-    kept = torch.cuda.memory_allocated() - before
-    del result
-    return (torch.cuda.max_memory_allocated() - before - kept) / 2**20
-
-
-def measure(case: Case, workload: Workload, budget_ms: float) -> None:
+def measure(case: Case, workload: Workload, device: str, budget_ms: float) -> None:
     dtype = DTYPES[case.dtype]
     call = make_call(case.backend, case.score, workload)
     one_set = workload.num_nodes * case.heads * case.head_dim * dtype.itemsize * 4
     sets = [
-        make_operands(case.score, workload.num_nodes, case.heads, case.head_dim, dtype, "cuda")
+        make_operands(case.score, workload.num_nodes, case.heads, case.head_dim, dtype, device)
         for _ in range(max(1, min(8, -(-L2_BYTES // one_set))))
     ]
-    grad_out = torch.randn(workload.num_nodes, case.heads, case.head_dim, device="cuda").to(dtype)
+    grad_out = torch.randn(workload.num_nodes, case.heads, case.head_dim, device=device).to(dtype)
 
     def forward(i: int) -> Tensor:
         with torch.no_grad():
@@ -244,23 +215,23 @@ def measure(case: Case, workload: Workload, budget_ms: float) -> None:
         return torch.autograd.grad(call(operands), unique, grad_out)
 
     case.note = check(case.score, workload, sets[0], forward(0))
-    case.forward_memory = peak_mib(lambda: forward(0))
-    case.forward_ms = time_ms(forward, budget_ms)
-    case.backward_memory = peak_mib(lambda: forward_backward(0))
-    case.forward_backward_ms = time_ms(forward_backward, budget_ms)
+    case.forward_memory = peak_mib(lambda: forward(0), device)
+    case.forward_ms = time_ms(forward, device, budget_ms)
+    case.backward_memory = peak_mib(lambda: forward_backward(0), device)
+    case.forward_backward_ms = time_ms(forward_backward, device, budget_ms)
 
 
 def run(arguments: argparse.Namespace) -> list[Case]:
     module = runpy.run_path(arguments.workloads)
     cases: list[Case] = []
     for name in tqdm(arguments.names or module["ALL"], file=sys.stderr, disable=None):
-        workload = Workload.load(name, module["make"], "cuda")
+        workload = Workload.load(name, module["make"], arguments.device)
         for score in arguments.scores:
             for dtype in arguments.dtypes:
                 for backend in arguments.backends:
                     case = Case(name, score, dtype, arguments.heads, arguments.head_dim, backend)
                     try:
-                        measure(case, workload, arguments.budget_ms)
+                        measure(case, workload, arguments.device, arguments.budget_ms)
                     except torch.OutOfMemoryError:
                         case.note = "out of memory"
                     except RuntimeError as error:
@@ -288,10 +259,10 @@ def table(cases: list[Case]) -> str:
             return case.note
         if case.forward_backward_ms is None:
             return f"{case.forward_ms:.3f} / {case.note}"
-        memory = f"{case.forward_memory:.0f}, {case.backward_memory:.0f} MiB"
-        return (
-            f"{case.forward_ms:.3f} / {case.forward_backward_ms:.3f} ({memory}) {case.note}".strip()
-        )
+        text = f"{case.forward_ms:.3f} / {case.forward_backward_ms:.3f}"
+        if case.forward_memory is not None and case.backward_memory is not None:
+            text += f" ({case.forward_memory:.0f}, {case.backward_memory:.0f} MiB)"
+        return f"{text} {case.note}".strip()
 
     for key, by_backend in rows.items():
         lines.append("| " + " | ".join([*key, *(cell(by_backend[b]) for b in backends)]) + " |")
@@ -307,6 +278,7 @@ def main() -> int:
     parser.add_argument("--scores", nargs="+", default=["dot"], choices=SCORES)
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=list(DTYPES))
     parser.add_argument("--backends", nargs="+", default=["smmf", "pmf", "pyg"], choices=BACKENDS)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--heads", type=int, default=1)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--budget-ms", type=float, default=300, help="time for each measurement")
@@ -314,12 +286,18 @@ def main() -> int:
         "--out", type=Path, default=Path("results"), help="folder for kernels.json, kernels.md"
     )
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         print("pyg_dfgnn.bench.kernels: error: there is no CUDA GPU to measure", file=sys.stderr)
         return 1
     cases = run(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    machine = {
+        "device": torch.cuda.get_device_name()
+        if arguments.device == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
+        "torch": torch.__version__,
+        "pyg_dfgnn": pyg_dfgnn.__version__,
+    }
     results = {"machine": machine, "cases": [asdict(case) for case in cases]}
     (arguments.out / "kernels.json").write_text(json.dumps(results, indent=1))
     (arguments.out / "kernels.md").write_text(table(cases) + "\n")
