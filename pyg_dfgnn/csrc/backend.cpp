@@ -10,13 +10,13 @@ namespace {
 struct Cpu {
   static ForwardResult forward(Call call) {
     const auto attention = make_attention(call);
-    choose_method(call, attention);
+    choose_method(call, attention, Pass::forward);
     return forward_cpu(attention);
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
     const auto attention = with_csc(make_attention(call), call);
-    choose_method(call, attention);
+    choose_method(call, attention, Pass::backward);
     auto saved = make_saved(call, inputs, attention);
     const auto type = saved.lse.scalar_type();
     saved.delta = (saved.grad_out.to(type) * saved.out.to(type)).sum(-1);
@@ -36,13 +36,14 @@ struct Cpu {
 struct Cuda {
   static ForwardResult forward(Call call) {
     const auto attention = make_attention(call);
-    return forward_cuda(attention, choose_method(call, attention));
+    return forward_cuda(attention, choose_method(call, attention, Pass::forward));
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
     const auto attention = Cpu::with_csc(make_attention(call), call);
     const auto saved = make_saved(call, inputs, attention);
-    return finish_gradients(call, attention, backward_cuda(attention, saved, choose_method(call, attention)));
+    return finish_gradients(call, attention,
+                            backward_cuda(attention, saved, choose_method(call, attention, Pass::backward)));
   }
 };
 #endif

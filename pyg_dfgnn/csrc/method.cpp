@@ -35,11 +35,13 @@ int64_t read_max_degree(const at::Tensor& rowptr) {
   return rowptr.diff().max().item<int64_t>();
 }
 
-Method choose_automatically(const Call& call, const Attention& attention) {
+Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {
+  if (pass == Pass::backward) return Method::smmf;
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
   int64_t max_degree = call.max_degree.guard_int(__FILE__, __LINE__);
-  // On the CPU both methods are the same kernel, and only dot scores have a choice: no need to look further.
-  if (max_degree < 0 && attention.value.is_cuda() && attention.score == Score::dot && !is_capturing(attention.rowptr)) {
+  // Only dot scores have a choice, and on the CPU both methods are the same kernel: no need to look further, but to log.
+  const bool matters = attention.score == Score::dot && (attention.value.is_cuda() || log_enabled());
+  if (max_degree < 0 && matters && !is_capturing(attention.rowptr)) {
     max_degree = read_max_degree(attention.rowptr);
   }
   const bool super_node = max_degree >= threshold;
@@ -55,13 +57,13 @@ Method choose_automatically(const Call& call, const Attention& attention) {
 
 }  // namespace
 
-Method choose_method(const Call& call, const Attention& attention) {
+Method choose_method(const Call& call, const Attention& attention, Pass pass) {
   if (call.op == Op::smmf) return Method::smmf;
   if (call.op == Op::pmf) return Method::pmf;
   if (call.method == "smmf") return Method::smmf;
   if (call.method == "pmf") return Method::pmf;
   TORCH_CHECK(call.method == "auto", "method: expected 'auto', 'smmf' or 'pmf', got '", call.method, "'");
-  return choose_automatically(call, attention);
+  return choose_automatically(call, attention, pass);
 }
 
 }  // namespace dfgnn
