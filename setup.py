@@ -35,6 +35,10 @@ def torch_version() -> str:
 class BuildLibrary(build_ext):
     """Runs CMake in build/torch<version>, which later builds of the same kind reuse."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.force = True  # copy over a newer file, too: it may be for another torch
+
     def get_ext_filename(self, fullname: str) -> str:
         # Without the suffix of one Python: the library holds no Python symbols.
         return os.path.join(*fullname.split(".")) + ".so"
