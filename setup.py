@@ -10,6 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import setuptools
+
+# pip does not look at build requirements when it builds without isolation.
+if int(setuptools.__version__.split(".")[0]) < 77:
+    sys.exit(f"setuptools {setuptools.__version__} is too old: pip install 'setuptools>=77'")
+
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
