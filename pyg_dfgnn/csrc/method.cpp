@@ -39,7 +39,7 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
   if (pass == Pass::backward) return Method::smmf;
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
   int64_t max_degree = call.max_degree.guard_int(__FILE__, __LINE__);
-  // Only dot scores have a choice, and on the CPU both methods are the same kernel: no need to look further, but to log.
+  // Only dot scores have a choice, and on the CPU both methods are one kernel: no need to look further, but to log.
   const bool matters = attention.score == Score::dot && (attention.value.is_cuda() || log_enabled());
   if (max_degree < 0 && matters && !is_capturing(attention.rowptr)) {
     max_degree = read_max_degree(attention.rowptr);
