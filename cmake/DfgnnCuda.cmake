@@ -39,9 +39,15 @@ if(NOT DFGNN_KERNELS_ONLY)
   string(REGEX MATCH "^[0-9]+" torch_cuda_major "${DFGNN_TORCH_CUDA_VERSION}")
   string(REGEX MATCH "^[0-9]+" nvcc_major "${CMAKE_CUDA_COMPILER_VERSION}")
   if(NOT torch_cuda_major EQUAL nvcc_major)
-    message(FATAL_ERROR "torch ${DFGNN_TORCH_VERSION} was built with CUDA ${DFGNN_TORCH_CUDA_VERSION}, but "
-                        "${CMAKE_CUDA_COMPILER} is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}: their major versions must "
-                        "agree. Set CUDACXX to another nvcc, or FORCE_ONLY_CPU=1 to build without CUDA.")
+    set(kind WARNING)
+    if(NOT WITH_CUDA STREQUAL "AUTO")
+      set(kind FATAL_ERROR)
+    endif()
+    message(${kind} "CUDA operators: off. torch ${DFGNN_TORCH_VERSION} was built with CUDA "
+                    "${DFGNN_TORCH_CUDA_VERSION}, but ${CMAKE_CUDA_COMPILER} is of CUDA "
+                    "${CMAKE_CUDA_COMPILER_VERSION}: their major versions must agree. Set CUDACXX to another nvcc.")
+    set(DFGNN_CUDA OFF)
+    return()
   endif()
   target_include_directories(dfgnn_torch_cuda SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endif()

@@ -1,5 +1,5 @@
 // Fused graph attention on CUDA: what callers of the kernels see. Raw pointers, sizes, a stream; no torch.
-// The meaning of each operand and the formulas are those of the operators (README, "Operators"):
+// The meaning of each operand and the formulas are those of the operators (docs/operators.md):
 //   s_e = score(dst_i, src_j) + bias_e,  out_i = sum_j dropout(softmax_j(s)) value_j,  lse_i = log sum_j exp(s_ij)
 // for edge e = (i <- j), the e-th of the CSR. All arrays are contiguous, T is `type`, A its accumulation type (double
 // for f64, float otherwise); feature pointers are 16-byte aligned.
@@ -55,8 +55,8 @@ struct Gradients {
   void *a_edge, *bias;         // A [num_edges, heads] or null
 };
 
-// SMMF, Shared Memory Maximization Fusion: one kernel forward, one a side backward; nothing of size num_edges is
-// stored.
+// SMMF, Shared Memory Maximization Fusion: one kernel forward; backward, one for delta and one a side; nothing of size
+// num_edges is stored.
 cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 

@@ -62,7 +62,8 @@ __device__ __forceinline__ void for_edge_batches(const Attention& a, const EdgeP
                                                  const Batch& batch_of) {
   const int64_t num_edges = clamp_to(a.rowptr[a.num_dst], a.num_edges);
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * EdgePlan::kThreads + threadIdx.x) / kWarp;
-  const int64_t begin = min(warp * plan.edges_per_warp, num_edges), end = min(begin + plan.edges_per_warp, num_edges);
+  const int64_t run = min(warp * plan.edges_per_warp, num_edges), end = min(run + plan.edges_per_warp, num_edges);
+  const int64_t begin = max(run, clamp_to(a.rowptr[0], num_edges));
   if (begin >= end) return;
   const int lane = threadIdx.x % kWarp;
   int64_t row = warp_find_row(a.rowptr, a.num_dst, begin);

@@ -88,13 +88,15 @@ __device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const T
     Packed<W> rows[kUnroll];
     A weights[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {  // past the end, the last again with weight 0: a load more, and no branch
-      const int t = base + u * W::kGroups, safe = min(t, end - 1);
-      rows[u] = value_row(max(tile.source[safe], 0));
-      weights[u] = t < end ? tile.score[safe] : A(0);
+    for (int u = 0; u < kUnroll; ++u) {  // past the end, the last again: a load more, and no branch
+      const int t = min(base + u * W::kGroups, end - 1);
+      rows[u] = value_row(max(tile.source[t], 0));
+      weights[u] = tile.score[t];
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) out.add(weights[u], rows[u]);
+    for (int u = 0; u < kUnroll; ++u) {
+      if (base + u * W::kGroups < end) out.add(weights[u], rows[u]);
+    }
   }
 }
 

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 
       // One entry a group of lanes: what is a row of features each.
       const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
       for (int base = 0; base < count; base += S::kGroups) {
-        // Past the end, the last entry again with weight 0: a load more, and no branch.
+        // Past the end, the last entry again: a load more, and no branch.
         const int t = min(base + group, count - 1);
         const int node = __shfl_sync(kAllLanes, lane_node, t);
         const A lse = kRows ? own_lse : __shfl_sync(kAllLanes, lane_lse, t);
@@ -91,21 +91,21 @@ __global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 
         const auto& right = kShared && kRows ? other : other_value;
         const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(own.dot(other));
         const A dp = lanes_sum<S::kLanes>(left.dot(right));
-        auto d =
+        const auto d =
             edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : safe_node, kRows ? node : n, position, h);
-        const bool live = base + group < count && (kRows || node != kNoNode);
-        if (!live) d = {A(0), A(0), A(0)};
-        if constexpr (!kRows) grad_value.add(d.weight, other_value);
-        if constexpr (kAdditive) {
-          grad_scalar += d.operand;
-        } else if constexpr (kShared) {
-          grad.add(d.operand * a.at(pass.other_scale(), a.scalar(safe_node, h)), other);
-        } else {
-          grad.add(d.operand, other);
-        }
-        if (kRows && live && lane == 0) {
-          if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
-          if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
+        if (base + group < count && (kRows || node != kNoNode)) {
+          if constexpr (!kRows) grad_value.add(d.weight, other_value);
+          if constexpr (kAdditive) {
+            grad_scalar += d.operand;
+          } else if constexpr (kShared) {
+            grad.add(d.operand * a.at(pass.other_scale(), a.scalar(safe_node, h)), other);
+          } else {
+            grad.add(d.operand, other);
+          }
+          if (kRows && lane == 0) {
+            if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
+            if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
+          }
         }
       }
     }
@@ -142,7 +142,9 @@ bool smmf_bwd_supports(Type type, int head_dim) {
   return supports;
 }
 
-cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream) {
+cudaError_t smmf_bwd(const Attention& given, const Gradients& gradients, cudaStream_t stream) {
+  Attention attention = given;  // without nodes on one side there are no edges, whatever rowptr and colptr say
+  if (attention.num_dst == 0 || attention.num_src == 0) attention.num_edges = 0;
   return for_score_and_shape(attention, [&]<Score score, class S>() {
     cudaError_t error = launch_delta<S>(attention, gradients, stream);
     if (error == cudaSuccess) error = launch_gradients<Side::rows, score, S>(attention, gradients, stream);

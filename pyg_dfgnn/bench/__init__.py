@@ -1,1 +1,1 @@
-"""Measurements of the operators; every timed call is checked first."""
+"""Measurements of the operators, beside those of PyG's own message passing."""

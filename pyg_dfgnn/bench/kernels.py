@@ -3,8 +3,8 @@
     python -m pyg_dfgnn.bench.kernels --workloads graphs.py --out results/
 
 ``--workloads`` is a Python file with ``ALL``, a list of names, and ``make(name, device)``, which
-returns ``(rowptr, col, ...)``, a CSR by destination. Every case is checked against float64 on a
-sample of rows before it is timed; one that is less exact, fails or runs out of memory
+returns ``(rowptr, col, ...)``, a CSR by destination. Every forward pass is checked against
+float64 on a sample of rows before it is timed; one that is less exact, fails or runs out of memory
 becomes a row that says so.
 """
 

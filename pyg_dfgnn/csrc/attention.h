@@ -49,10 +49,10 @@ struct Saved {
   at::Tensor lse;       // A [N_dst, H]
   at::Tensor grad_lse;  // optional: A [N_dst, H]
   at::Tensor delta;     // A [N_dst, H]: <grad_out_i, out_i> - grad_lse_i, so that ds = p * (dp - delta). Given to the
-                        // CPU; on CUDA the pass over the rows makes it, since it reads grad_out_i anyway.
+                        // CPU; on CUDA a kernel makes it.
 };
 
-// Gradients of the logit's operands as the kernels make them; operators.cpp turns cosine's into those of x and beta.
+// Gradients of the logit's operands as the kernels make them; operands.cpp turns cosine's into those of x and beta.
 // Each has the dtype and shape of its operand.
 struct Gradients {
   at::Tensor dst;     // dot: scale * sum_j ds src_j;  cosine: sum_j ds src_scale_j src_j;  additive: sum_j ds'

@@ -10,12 +10,20 @@
 namespace dfgnn {
 namespace {
 
+// Terms of the logits in half precision, which may be another one than autocast's.
+at::Tensor to_full_precision(const at::Tensor& t) {
+  return c10::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t;
+}
+
 template <c10::DispatchKey key, c10::DeviceType device>
 struct Autocast {
   static ForwardResult forward(Call call) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
     const auto type = at::autocast::get_autocast_dtype(device);
     const auto cast = [type](const at::Tensor& t) { return at::autocast::cached_cast(type, t, device); };
+    for (auto* term : {&call.bias, &call.a_edge}) {
+      if (term->has_value()) *term = to_full_precision(**term);
+    }
     if (call.score == Score::cosine) {
       const auto widest = at::promote_types(call.a.scalar_type(), call.b.scalar_type());
       const bool same = call.a.is_same(call.b);
@@ -23,10 +31,9 @@ struct Autocast {
       call.b = same ? call.a : call.b.to(widest);
     } else {
       call.c = cast(call.c);
-      if (call.score == Score::dot) {
-        call.a = cast(call.a);
-        call.b = cast(call.b);
-      }
+      const bool dot = call.score == Score::dot;
+      call.a = dot ? cast(call.a) : to_full_precision(call.a);
+      call.b = dot ? cast(call.b) : to_full_precision(call.b);
     }
     return dispatch_forward(call);
   }

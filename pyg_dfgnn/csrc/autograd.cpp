@@ -60,9 +60,6 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 
 struct Autograd {
   static ForwardResult forward(Call call) {
-    const bool has_csc = call.colptr.has_value() && call.row.has_value() && call.perm.has_value();
-    TORCH_CHECK(has_csc || !(call.colptr.has_value() || call.row.has_value() || call.perm.has_value()),
-                "colptr, row, perm: expected all three of the CSC's tensors or none of them");
     call = with_seed(std::move(call));
     const auto result = AttentionFunction::apply(call.a, call.b, call.c, call.a_edge, call.bias, call);
     return {result[0], result[1]};

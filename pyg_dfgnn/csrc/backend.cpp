@@ -15,20 +15,13 @@ struct Cpu {
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
-    const auto attention = with_csc(make_attention(call), call);
+    const auto attention = make_attention(call);
     choose_method(call, attention, Pass::backward);
     auto saved = make_saved(call, inputs, attention);
     const auto type = saved.lse.scalar_type();
     saved.delta = (saved.grad_out.to(type) * saved.out.to(type)).sum(-1);
     if (saved.grad_lse.defined()) saved.delta = saved.delta - saved.grad_lse;
     return finish_gradients(call, attention, backward_cpu(attention, saved));
-  }
-
-  static Attention with_csc(Attention attention, const Call& call) {
-    attention.colptr = call.colptr->contiguous();
-    attention.row = call.row->contiguous();
-    attention.perm = call.perm->contiguous();
-    return attention;
   }
 };
 
@@ -40,7 +33,7 @@ struct Cuda {
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
-    const auto attention = Cpu::with_csc(make_attention(call), call);
+    const auto attention = make_attention(call);
     const auto saved = make_saved(call, inputs, attention);
     return finish_gradients(call, attention,
                             backward_cuda(attention, saved, choose_method(call, attention, Pass::backward)));

@@ -5,6 +5,7 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace dfgnn {

@@ -57,6 +57,24 @@ at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Tensor& v
   return to_accumulate(t, accumulate_type(value.scalar_type()));
 }
 
+// Whether the call has the graph by source too.
+bool check_csc(const Call& call, int64_t num_src, const at::Device& device) {
+  const int given = call.colptr.has_value() + call.row.has_value() + call.perm.has_value();
+  TORCH_CHECK(given == 0 || given == 3,
+              "colptr, row, perm: expected all three of the CSC's tensors or none of them, got ", given);
+  if (given == 0) return false;
+  check_index(*call.colptr, "colptr", call.rowptr, device);
+  check_index(*call.row, "row", call.rowptr, device);
+  check_index(*call.perm, "perm", call.rowptr, device);
+  TORCH_CHECK(call.colptr->numel() == num_src + 1, "colptr: expected [N_src + 1] = ", num_src + 1, " entries, got ",
+              call.colptr->numel());
+  TORCH_CHECK(call.row->numel() == call.col.numel(), "row: expected [E] = ", call.col.numel(), " entries, got ",
+              call.row->numel());
+  TORCH_CHECK(call.perm->numel() == call.col.numel(), "perm: expected [E] = ", call.col.numel(), " entries, got ",
+              call.perm->numel());
+  return true;
+}
+
 // 1 / max(|x|, eps), as torch.nn.functional.normalize has it.
 at::Tensor reciprocal_norm(const at::Tensor& x, double eps, at::ScalarType type) {
   return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min_(eps).reciprocal_();
@@ -136,6 +154,11 @@ Attention make_attention(const Call& call) {
   if (call.bias.has_value()) {
     attention.bias = logit_term(*call.bias, "bias", value, {num_edges, heads}, "[E, heads]");
   }
+  if (check_csc(call, num_src, device)) {
+    attention.colptr = call.colptr->contiguous();
+    attention.row = call.row->contiguous();
+    attention.perm = call.perm->contiguous();
+  }
   attention.scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   attention.negative_slope = call.parameter;
 
@@ -163,15 +186,6 @@ Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention
   check_shape(inputs.out, "out", features, "[N_dst, heads, head size]");
   check_shape(inputs.lse, "lse", scalars, "[N_dst, heads]");
   check_device(inputs.lse, "lse", value.device());
-  check_index(*call.colptr, "colptr", call.rowptr, value.device());
-  check_index(*call.row, "row", call.rowptr, value.device());
-  check_index(*call.perm, "perm", call.rowptr, value.device());
-  TORCH_CHECK(call.colptr->numel() == attention.num_src() + 1,
-              "colptr: expected [N_src + 1] = ", attention.num_src() + 1, " entries, got ", call.colptr->numel());
-  TORCH_CHECK(call.row->numel() == attention.num_edges(), "row: expected [E] = ", attention.num_edges(),
-              " entries, got ", call.row->numel());
-  TORCH_CHECK(call.perm->numel() == attention.num_edges(), "perm: expected [E] = ", attention.num_edges(),
-              " entries, got ", call.perm->numel());
   TORCH_CHECK(call.dropout_p == 0.0 || call.seed.has_value(),
               "seed: expected the seed of the forward pass, got None with dropout_p = ", call.dropout_p);
 

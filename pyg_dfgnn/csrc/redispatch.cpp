@@ -1,5 +1,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <limits>
+
 #include "call.h"
 
 namespace dfgnn {
