@@ -88,15 +88,17 @@ __device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const T
     Packed<W> rows[kUnroll];
     A weights[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {  // past the end, the last again: a load more, and no branch
+    for (int u = 0; u < kUnroll; ++u) {  // past the end, the last again, then nothing: all loads are in flight at once
       const int t = min(base + u * W::kGroups, end - 1);
       rows[u] = value_row(max(tile.source[t], 0));
       weights[u] = tile.score[t];
+      if (base + u * W::kGroups >= end) {
+        rows[u] = {};
+        weights[u] = A(0);
+      }
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (base + u * W::kGroups < end) out.add(weights[u], rows[u]);
-    }
+    for (int u = 0; u < kUnroll; ++u) out.add(weights[u], rows[u]);
   }
 }
 
