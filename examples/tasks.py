@@ -13,12 +13,12 @@ from pyg_dfgnn import datasets
 # Settings that an option left out takes, by kind of dataset
 SETTINGS = {
     "sbm": {
-        "epochs": 25,
+        "epochs": 50,
         "hidden": 64,
         "heads": 8,
         "layers": 4,
         "dropout": 0.0,
-        "lr": 3e-3,
+        "lr": 1e-3,
         "weight_decay": 0.0,
     },
     "citation": {
@@ -36,7 +36,7 @@ SETTINGS = {
         "heads": 8,
         "layers": 3,
         "dropout": 0.2,
-        "lr": 3e-3,
+        "lr": 1e-2,
         "weight_decay": 0.0,
     },
 }
