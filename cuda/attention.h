@@ -40,6 +40,8 @@ struct Attention {
   const void *a_edge, *bias;          // A [num_edges, heads] or null
   double scale, negative_slope, dropout_p;
   const int64_t* seed;  // on the device; null without dropout
+  Index tiles;          // [num_tiles + 1], of the tile kernels: where tiles begin (find_tiles in graph.h)
+  int64_t num_tiles;
 };
 
 struct Outputs {
@@ -67,5 +69,15 @@ bool smmf_bwd_supports(Type type, int head_dim);
 // scores: A [num_edges, heads]; workspace: 2 x A [num_edges, heads].
 cudaError_t pmf_fwd(const Attention& attention, const Outputs& outputs, void* scores, cudaStream_t stream);
 cudaError_t pmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
+
+// Tile: masked dense attention on tensor cores within tiles, runs of nodes whose edges stay inside them (num_dst ==
+// num_src). Correct for any graph and any tiles, fast where most pairs of nodes of a tile are edges.
+cudaError_t tile_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
+cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
+
+// Whether the tile kernels can run: not for float64, nor where rows of features are not made of 16-byte pieces.
+inline bool tile_supports(Type type, int head_dim) {
+  return type != Type::f64 && head_dim <= 128 && head_dim % (type == Type::f32 ? 4 : 8) == 0;
+}
 
 }  // namespace dfgnn::cuda

@@ -68,24 +68,45 @@ struct Logit {
   A value, slope;
 };
 
-// `dot` is <dst_i, src_j>, unused by the additive score.
+// What a node brings to the logits of its edges: cosine's scale or additive's term.
+template <Score score, class T>
+__device__ __forceinline__ auto dst_term(const Typed<T>& a, int i, int h) {
+  using A = typename Typed<T>::A;
+  if constexpr (score == Score::dot) return a.logit_scale;
+  return A(a.at(score == Score::cosine ? a.dst_scale : a.dst, a.scalar(i, h)));
+}
+
+template <Score score, class T>
+__device__ __forceinline__ auto src_term(const Typed<T>& a, int j, int h) {
+  using A = typename Typed<T>::A;
+  if constexpr (score == Score::dot) return A(1);
+  return A(a.at(score == Score::cosine ? a.src_scale : a.src, a.scalar(j, h)));
+}
+
+// The logit from those terms; `dot` is <dst_i, src_j>, unused by the additive score. Without kEdgeTerms there are
+// neither a_edge nor bias.
+template <Score score, bool kEdgeTerms = true, class T>
+__device__ __forceinline__ auto logit_of(const Typed<T>& a, typename Typed<T>::A dot, typename Typed<T>::A dst,
+                                         typename Typed<T>::A src, int64_t e, int h) {
+  using A = typename Typed<T>::A;
+  Logit<A> s;
+  if constexpr (score == Score::additive) {
+    A sum = dst + src;
+    if (kEdgeTerms && a.a_edge) sum += a.at(a.a_edge, a.scalar(e, h));
+    const A slope = sum > A(0) ? A(1) : a.slope_below_zero;
+    s = {sum * slope, slope};
+  } else {
+    s = {dst * src * dot, A(1)};
+  }
+  if (kEdgeTerms && a.bias) s.value += a.at(a.bias, a.scalar(e, h));
+  return s;
+}
+
 template <Score score, class T>
 __device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A dot, int i, int j, int64_t e, int h) {
   using A = typename Typed<T>::A;
   if (j == kNoNode) return Logit<A>{A(NAN), A(1)};
-  Logit<A> s;
-  if constexpr (score == Score::dot) {
-    s = {a.logit_scale * dot, A(1)};
-  } else if constexpr (score == Score::cosine) {
-    s = {a.at(a.dst_scale, a.scalar(i, h)) * a.at(a.src_scale, a.scalar(j, h)) * dot, A(1)};
-  } else {
-    A sum = a.at(a.dst, a.scalar(i, h)) + a.at(a.src, a.scalar(j, h));
-    if (a.a_edge) sum += a.at(a.a_edge, a.scalar(e, h));
-    const A slope = sum > A(0) ? A(1) : a.slope_below_zero;
-    s = {sum * slope, slope};
-  }
-  if (a.bias) s.value += a.at(a.bias, a.scalar(e, h));
-  return s;
+  return logit_of<score>(a, dot, dst_term<score>(a, i, h), src_term<score>(a, j, h), e, h);
 }
 
 // exp(s - m), 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.

@@ -1,0 +1,315 @@
+// Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes the
+// gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every result
+// once.
+#include "tile_edges.cuh"
+#include "shapes.cuh"
+#include "tile_shapes.cuh"
+
+namespace dfgnn::cuda {
+namespace {
+
+using namespace tile;
+
+// Row i by one warp, edge by edge.
+template <Score score, class S>
+__device__ __noinline__ void backward_row(const Typed<typename S::T>& a, const Gradients& g, int i, int h) {
+  constexpr bool kNeedsDots = score != Score::additive;
+  const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
+  LaneFeatures<S> grad;
+  float grad_scalar = 0;
+  const Dropout dropout(a);
+  const float lse = a.at(g.lse, a.scalar(i, h)), delta = a.at(g.delta, a.scalar(i, h));
+  const Range edges = row_range(a.rowptr, i, a.num_edges);
+  for (int64_t e = edges.begin; e < edges.end; ++e) {
+    const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
+    const LaneFeatures<S> k(a, kNeedsDots ? a.src : nullptr, source, h);
+    const float dp = grad_out.dot(LaneFeatures<S>(a, a.value, source, h));
+    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, dp, lse, delta,
+                                        dropout.template factor<float>(e, h), i, j, e, h);
+    grad_scalar += d.operand;
+    grad.fade_and_add(1, score == Score::cosine ? d.operand * src_term<score>(a, source, h) : d.operand, k);
+    if (threadIdx.x % kWarp == 0) {
+      if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
+      if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
+    }
+  }
+  if constexpr (kNeedsDots) {
+    grad.store(a, g.dst, i, h, score == Score::dot ? a.logit_scale : 1);
+  } else if (threadIdx.x % kWarp == 0) {
+    static_cast<float*>(g.dst)[a.scalar(i, h)] = grad_scalar;
+  }
+}
+
+// Column j by one warp, edge by edge.
+template <Score score, class S>
+__device__ __noinline__ void backward_column(const Typed<typename S::T>& a, const Gradients& g, int j, int h) {
+  constexpr bool kNeedsDots = score != Score::additive;
+  const LaneFeatures<S> k(a, kNeedsDots ? a.src : nullptr, j, h), value(a, a.value, j, h);
+  LaneFeatures<S> grad, grad_value;
+  float grad_scalar = 0;
+  const Dropout dropout(a);
+  const Range entries = row_range(a.colptr, j, a.num_edges);
+  for (int64_t c = entries.begin; c < entries.end; ++c) {
+    const int i = checked_node(a.row[c], a.num_dst);
+    if (i == kNoNode) continue;
+    const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
+    const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
+    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
+                                        a.at(g.delta, a.scalar(i, h)), dropout.template factor<float>(e, h), i, j, e,
+                                        h);
+    grad_scalar += d.operand;
+    grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);
+    grad_value.fade_and_add(1, d.weight, grad_out);
+  }
+  grad_value.store(a, g.value, j, h, 1);
+  if constexpr (kNeedsDots) {
+    grad.store(a, g.src, j, h, score == Score::dot ? a.logit_scale : 1);
+  } else if (threadIdx.x % kWarp == 0) {
+    static_cast<float*>(g.src)[a.scalar(j, h)] = grad_scalar;
+  }
+}
+
+// What a node brings to the gradients of its row's logits.
+struct RowTerms {
+  float dst, lse, delta;  // lse in powers of two
+
+  template <Score score, class T>
+  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, int i, int h) {
+    return {dst_term<score>(a, i, h), kLog2e * a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h))};
+  }
+};
+
+// As edge_gradient; the edge may be none (`has`), which makes all of it 0.
+template <Score score, bool kPositions, class T>
+__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a, bool has, float dot, float dp,
+                                                               const RowTerms& row, float src, int64_t e, int h,
+                                                               const Dropout& dropout) {
+  if (kPositions && !has) return {0, 0, 0};
+  const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
+  const float p = has ? exp2_of(kLog2e * s.value - row.lse) : 0;
+  const float keep = kPositions ? dropout.template factor<float>(e, h) : 1;
+  const float ds = has ? p * (keep * dp - row.delta) : 0;
+  return {keep * p, ds, ds * s.slope};
+}
+
+template <Score score, class S, bool kPositions>
+__device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
+                                            EdgeMask& mask, unsigned char* stages) {
+  constexpr bool kNeedsDots = score != Score::additive;
+  const int h = blockIdx.z, warp = threadIdx.x / kWarp;
+  unsigned char *grads = stages, *values = grads + S::kWindowBytes, *queries = values + S::kChunkBytes,
+                *keys = queries + S::kWindowBytes;
+  stage<S, kWindow>(grads, a, g.grad_out, w.first, w.first + w.count, h);
+  stage<S>(values, a, a.value, w.begin, w.end, h);  // most likely the first chunk has edges
+  if (kNeedsDots) stage<S, kWindow>(queries, a, a.dst, w.first, w.first + w.count, h);
+  uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, kPositions);
+  __syncthreads();
+
+  int i[2];
+  RowTerms row[2];
+  int64_t row_begin[2];
+#pragma unroll
+  for (int v = 0; v < 2; ++v) {
+    i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
+    row[v] = RowTerms::of<score>(a, g, i[v], h);
+    if constexpr (kPositions) row_begin[v] = row_range(a.rowptr, i[v], a.num_edges).begin;
+  }
+  const int own = window_row<S>(0) * S::kStride + 16 * lane_in_group();
+  MaskRows<S> edges(mask);
+  const uint32_t active = mask.all_active(), mine = mask.active[warp];
+  const Dropout dropout(a);
+  Features<S> grad = {};
+  float grad_scalar[2] = {0, 0};
+
+  const auto stage_values = [&](uint32_t chunks) {
+    if (chunks != 0) stage<S>(values, a, a.value, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
+  };
+  if ((active & 1) == 0) stage_values(active);
+  for (uint32_t left = active; left != 0; left &= left - 1) {
+    const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
+    const bool works = mine >> chunk & 1;
+    wait_for_copies();
+    __syncthreads();
+    if (kNeedsDots) stage<S>(keys, a, a.src, first, w.end, h);
+    Logits dp = {}, s = {};
+    if (works) {
+      product_nt<S>(dp, [&](int v, int c) { return load_shared(grads + own + 8 * v * S::kStride + 64 * c); }, values);
+    }
+    wait_for_copies();
+    __syncthreads();
+    stage_values(left & (left - 1));
+    if (works) {
+      edges.load(chunk);
+      if (kNeedsDots) {
+        product_nt<S>(s, [&](int v, int c) { return load_shared(queries + own + 8 * v * S::kStride + 64 * c); }, keys);
+      }
+#pragma unroll
+      for (int x = 0; x < 8; ++x) {
+        const int j = x / 2, c = x % 2;
+        const float src = score == Score::dot ? 1 : src_term<score>(a, min(first + chunk_row<S>(j, c), w.end - 1), h);
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+          const int64_t e = kPositions ? row_begin[v] + edges.rank(v, j, c) : 0;
+          const bool has = edges.has(v, j, c);
+          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e,
+                                                            h, dropout);
+          s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
+          grad_scalar[v] += d.operand;
+          if (kPositions && has) {
+            if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
+            if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
+          }
+        }
+      }
+      if constexpr (kPositions) edges.pass();
+      if constexpr (kNeedsDots) product_nn<S>(grad, s, keys);
+    }
+  }
+
+#pragma unroll
+  for (int v = 0; v < 2; ++v) {
+    const float infinite = nan_if_infinite<S>(grad, v) + grad_scalar[v] * 0.0f;
+    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
+    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
+    if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
+      if constexpr (kNeedsDots) {
+        const float factor = score == Score::dot ? a.logit_scale : 1;
+        store_row<S>(grad, v, factor, a.features(g.dst, i[v], h), a.head_dim);
+      } else if (lane_in_group() == 0) {
+        static_cast<float*>(g.dst)[a.scalar(i[v], h)] = grad_scalar[v];
+      }
+    }
+    irregular |= rows_not_zero<S>(infinite, v);
+  }
+  for_rows_of(irregular, w, [&](int n) { backward_row<score, S>(a, g, n, h); });
+}
+
+template <Score score, class S, bool kPositions>
+__device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
+                                               EdgeMask& mask, unsigned char* stages) {
+  constexpr bool kNeedsDots = score != Score::additive;
+  const int h = blockIdx.z, warp = threadIdx.x / kWarp;
+  unsigned char *values = stages, *grads = values + S::kWindowBytes, *keys = grads + S::kChunkBytes,
+                *queries = keys + S::kWindowBytes;
+  stage<S, kWindow>(values, a, a.value, w.first, w.first + w.count, h);
+  stage<S>(grads, a, g.grad_out, w.begin, w.end, h);  // most likely the first chunk has edges
+  if (kNeedsDots) stage<S, kWindow>(keys, a, a.src, w.first, w.first + w.count, h);
+  uint32_t irregular = mask.fill(a.colptr, a.row, a.num_edges, w, kPositions);
+  __syncthreads();
+
+  int node[2];
+  float src[2];
+  int64_t begin[2];
+#pragma unroll
+  for (int v = 0; v < 2; ++v) {
+    node[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
+    src[v] = src_term<score>(a, node[v], h);
+    if constexpr (kPositions) begin[v] = row_range(a.colptr, node[v], a.num_edges).begin;
+  }
+  const int own = window_row<S>(0) * S::kStride + 16 * lane_in_group();
+  MaskRows<S> edges(mask);
+  const uint32_t active = mask.all_active(), mine = mask.active[warp];
+  const Dropout dropout(a);
+  Features<S> grad = {}, grad_value = {};
+  float grad_scalar[2] = {0, 0};
+
+  const auto stage_grads = [&](uint32_t chunks) {
+    if (chunks != 0) stage<S>(grads, a, g.grad_out, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
+  };
+  if ((active & 1) == 0) stage_grads(active);
+  for (uint32_t left = active; left != 0; left &= left - 1) {
+    const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
+    const bool works = mine >> chunk & 1;
+    wait_for_copies();
+    __syncthreads();
+    if (kNeedsDots) stage<S>(queries, a, a.dst, first, w.end, h);
+    Logits p = {}, s = {};
+    if (works) {  // here p is dp
+      product_nt<S>(p, [&](int v, int c) { return load_shared(values + own + 8 * v * S::kStride + 64 * c); }, grads);
+    }
+    wait_for_copies();
+    __syncthreads();
+    if (works) {
+      edges.load(chunk);
+      if (kNeedsDots) {
+        product_nt<S>(s, [&](int v, int c) { return load_shared(keys + own + 8 * v * S::kStride + 64 * c); }, queries);
+      }
+#pragma unroll
+      for (int x = 0; x < 8; ++x) {
+        const int j = x / 2, c = x % 2;
+        const auto row = RowTerms::of<score>(a, g, min(first + chunk_row<S>(j, c), w.end - 1), h);
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+          const bool has = edges.has(v, j, c);
+          int64_t e = 0;
+          if (kPositions && has) e = clamp_to(a.perm[begin[v] + edges.rank(v, j, c)], a.num_edges - 1);
+          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h,
+                                                            dropout);
+          s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
+          p[j][2 * v + c] = d.weight;
+          grad_scalar[v] += d.operand;
+        }
+      }
+      if constexpr (kPositions) edges.pass();
+      product_nn<S>(grad_value, p, grads);
+    }
+    __syncthreads();
+    stage_grads(left & (left - 1));
+    if (kNeedsDots && works) product_nn<S>(grad, s, queries);
+  }
+
+#pragma unroll
+  for (int v = 0; v < 2; ++v) {
+    const float infinite =
+        nan_if_infinite<S>(grad, v) + nan_if_infinite<S>(grad_value, v) + grad_scalar[v] * 0.0f;
+    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
+    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
+    if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
+      store_row<S>(grad_value, v, 1, a.features(g.value, node[v], h), a.head_dim);
+      if constexpr (kNeedsDots) {
+        const float factor = score == Score::dot ? a.logit_scale : 1;
+        store_row<S>(grad, v, factor, a.features(g.src, node[v], h), a.head_dim);
+      } else if (lane_in_group() == 0) {
+        static_cast<float*>(g.src)[a.scalar(node[v], h)] = grad_scalar[v];
+      }
+    }
+    irregular |= rows_not_zero<S>(infinite, v);
+  }
+  for_rows_of(irregular, w, [&](int n) { backward_column<score, S>(a, g, n, h); });
+}
+
+template <bool kRows, Score score, class S, bool kPositions>
+__global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 || !kRows ? 2 : 3)
+    tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g) {
+  extern __shared__ __align__(16) unsigned char stages[];
+  __shared__ EdgeMask mask;
+  for_windows(a, [&](const Window& w) {
+    if constexpr (kRows) {
+      rows_window<score, S, kPositions>(a, g, w, mask, stages);
+    } else {
+      columns_window<score, S, kPositions>(a, g, w, mask, stages);
+    }
+  });
+}
+
+template <Score score, class S, bool kPositions>
+cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {
+  const int bytes = (S::kWindowBytes + S::kChunkBytes) * (score == Score::additive ? 1 : 2);
+  const Typed<typename S::T> typed{a};
+  const cudaError_t error = launch_tile(tile_bwd_kernel<true, score, S, kPositions>, bytes, a, stream, typed, g);
+  if (error != cudaSuccess) return error;
+  return launch_tile(tile_bwd_kernel<false, score, S, kPositions>, bytes, a, stream, typed, g);
+}
+
+}  // namespace
+
+cudaError_t tile_bwd(const Attention& a, const Gradients& g, cudaStream_t stream) {
+  const cudaError_t error = for_type_and_shape(a.type, a.head_dim, [&]<class S>() { return launch_delta<S>(a, g, stream); });
+  if (error != cudaSuccess) return error;
+  return for_tile_shape(a, [&]<Score score, class S>() {
+    return a.bias || a.a_edge || a.dropout_p > 0 ? launch_backward<score, S, true>(a, g, stream)
+                                                 : launch_backward<score, S, false>(a, g, stream);
+  });
+}
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,168 @@
+// Tile forward: masked dense attention of one window of rows with its tile, an online softmax over chunks of sources.
+#include "tile_edges.cuh"
+#include "tile_shapes.cuh"
+
+namespace dfgnn::cuda {
+namespace {
+
+using namespace tile;
+
+
+// A row's maximum may grow by this much, in powers of two, before what was summed is scaled down.
+constexpr float kSlack = 8;
+
+// Row i by one warp, edge by edge.
+template <Score score, class S>
+__device__ __noinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs, int i, int h) {
+  constexpr bool kNeedsDots = score != Score::additive;
+  const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h);
+  LaneFeatures<S> out;
+  const Dropout dropout(a);
+  float m = -INFINITY, sum = 0;
+  const Range edges = row_range(a.rowptr, i, a.num_edges);
+  for (int64_t e = edges.begin; e < edges.end; ++e) {
+    const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
+    const float dot = kNeedsDots ? q.dot(LaneFeatures<S>(a, a.src, source, h)) : 0;
+    const float s = logit<score>(a, dot, i, j, e, h).value;
+    const float before = m;
+    m = max(m, s);
+    const float fade = exp_difference(before, m), p = exp_difference(s, m);
+    sum = sum * fade + p;
+    out.fade_and_add(fade, p * dropout.template factor<float>(e, h), LaneFeatures<S>(a, a.value, source, h));
+  }
+  out.store(a, outputs.out, i, h, sum == 0 ? 0 : 1 / sum);
+  if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
+}
+
+// kPositions: whether anything depends on the position of an edge (a bias, a_edge, dropout). Logits are in powers of two.
+template <Score score, class S, bool kPositions>
+__device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
+                                               EdgeMask& mask, unsigned char* stages) {
+  constexpr bool kNeedsDots = score != Score::additive;
+  const int h = blockIdx.z, warp = threadIdx.x / kWarp;
+  unsigned char *queries = stages, *keys = queries + S::kWindowBytes, *values = keys + S::kChunkBytes;
+  if (kNeedsDots) {
+    stage<S, kWindow>(queries, a, a.dst, w.first, w.first + w.count, h);
+    stage<S>(keys, a, a.src, w.begin, w.end, h);  // most likely the first chunk has edges
+  }
+    uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, kPositions);
+  __syncthreads();
+
+  int i[2];
+  float dst[2], m[2], sum[2] = {};
+  int64_t row_begin[2];
+  const unsigned char* query = queries + window_row<S>(0) * S::kStride + 16 * lane_in_group();
+#pragma unroll
+  for (int v = 0; v < 2; ++v) {
+    i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
+    dst[v] = dst_term<score>(a, i[v], h);
+    m[v] = -INFINITY;
+    if constexpr (kPositions) row_begin[v] = row_range(a.rowptr, i[v], a.num_edges).begin;
+  }
+  MaskRows<S> edges(mask);
+  const uint32_t active = mask.all_active(), mine = mask.active[warp];
+  const Dropout dropout(a);
+  Features<S> out = {};
+
+  const auto stage_keys = [&](uint32_t chunks) {
+    if (kNeedsDots && chunks != 0) stage<S>(keys, a, a.src, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
+  };
+  if ((active & 1) == 0) stage_keys(active);
+  for (uint32_t left = active; left != 0; left &= left - 1) {
+    const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
+    const bool works = mine >> chunk & 1;
+    wait_for_copies();
+    __syncthreads();
+    stage<S>(values, a, a.value, first, w.end, h);
+    Logits p = {};
+    if (works) {
+      edges.load(chunk);
+      if (kNeedsDots) product_nt<S>(p, [&](int v, int c) { return load_shared(query + 8 * v * S::kStride + 64 * c); }, keys);
+      float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+      for (int x = 0; x < 8; ++x) {
+        const int j = x / 2, c = x % 2;
+        const float src = score == Score::dot ? 1 : src_term<score>(a, min(first + chunk_row<S>(j, c), w.end - 1), h);
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+          float& s = p[j][2 * v + c];
+          const int64_t e = kPositions ? row_begin[v] + edges.rank(v, j, c) : 0;
+          s = edges.has(v, j, c) ? kLog2e * logit_of<score, kPositions>(a, s, dst[v], src, e, h).value : -INFINITY;
+          largest[v] = max(largest[v], s);
+        }
+      }
+      bool grows = false;
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        largest[v] = max(largest[v], __shfl_xor_sync(kAllLanes, largest[v], 1));
+        largest[v] = max(largest[v], __shfl_xor_sync(kAllLanes, largest[v], 2));
+        grows |= largest[v] > m[v] + kSlack;
+      }
+      if (__any_sync(kAllLanes, grows)) {
+        float fade[2];
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+          const float before = m[v];
+          m[v] = max(before, largest[v]);
+          fade[v] = before == -INFINITY ? 0 : exp2_of(before - m[v]);
+          sum[v] *= fade[v];
+        }
+#pragma unroll
+        for (int n = 0; n < S::kFeatures / 8; ++n) {
+#pragma unroll
+          for (int x = 0; x < 4; ++x) out[n][x] *= fade[x / 2];
+        }
+      }
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const float shift = m[v] == -INFINITY ? 0 : m[v];
+#pragma unroll
+        for (int x = 0; x < 8; ++x) {
+          float& s = p[x / 2][2 * v + x % 2];
+          s = exp2_of(s - shift);
+          sum[v] += s;
+          if constexpr (kPositions) {
+            s *= dropout.template factor<float>(row_begin[v] + edges.rank(v, x / 2, x % 2), h);
+          }
+        }
+      }
+      if constexpr (kPositions) edges.pass();
+    }
+    wait_for_copies();
+    __syncthreads();
+    stage_keys(left & (left - 1));
+    if (works) product_nn<S>(out, p, values);
+  }
+
+#pragma unroll
+  for (int v = 0; v < 2; ++v) {
+    sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 1);
+    sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 2);
+    if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
+      store_row<S>(out, v, sum[v] == 0 ? 0 : 1 / sum[v], a.features(outputs.out, i[v], h), a.head_dim);
+      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h)] = m[v] * kLn2 + log(sum[v]);
+    }
+    irregular |= rows_not_zero<S>(nan_if_infinite<S>(out, v), v);
+  }
+  for_rows_of(irregular, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
+}
+
+template <Score score, class S, bool kPositions>
+__global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
+    tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs) {
+  extern __shared__ __align__(16) unsigned char stages[];
+  __shared__ EdgeMask mask;
+  for_windows(a, [&](const Window& w) { forward_window<score, S, kPositions>(a, outputs, w, mask, stages); });
+}
+
+}  // namespace
+
+cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
+  return for_tile_shape(a, [&]<Score score, class S>() {
+    const bool positions = a.bias || a.a_edge || a.dropout_p > 0;
+    return launch_tile(positions ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
+                       S::kWindowBytes + 2 * S::kChunkBytes, a, stream, Typed<typename S::T>{a}, outputs);
+  });
+}
+
+}  // namespace dfgnn::cuda

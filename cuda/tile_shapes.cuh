@@ -1,0 +1,52 @@
+// From run-time types and sizes to the tile kernels.
+#pragma once
+
+#include "attention.h"
+#include "tile_window.cuh"
+
+namespace dfgnn::cuda::tile {
+
+template <class T, class Launch>
+cudaError_t for_tile_features(int head_dim, const Launch& launch) {
+  if (head_dim <= 32) return launch.template operator()<Shape<T, 32>>();
+  if (head_dim <= 64) return launch.template operator()<Shape<T, 64>>();
+  return launch.template operator()<Shape<T, 128>>();
+}
+
+// Calls launch.operator()<score, S>(); tile_supports says for which there is one.
+template <class Launch>
+cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
+  if (!tile_supports(a.type, a.head_dim)) return cudaErrorNotSupported;
+  const auto with_score = [&]<class S>() {
+    switch (a.score) {
+      case Score::dot:
+        return launch.template operator()<Score::dot, S>();
+      case Score::cosine:
+        return launch.template operator()<Score::cosine, S>();
+      default:
+        return launch.template operator()<Score::additive, S>();
+    }
+  };
+  switch (a.type) {
+    case Type::f32:
+      return for_tile_features<float>(a.head_dim, with_score);
+    case Type::f16:
+      return for_tile_features<__half>(a.head_dim, with_score);
+    default:
+      return for_tile_features<__nv_bfloat16>(a.head_dim, with_score);
+  }
+}
+
+// Launches a kernel over tiles, two blocks a tile, and heads.
+template <class Kernel, class... Arguments>
+cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cudaStream_t stream,
+                        const Arguments&... arguments) {
+  if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(a.num_tiles), 2, static_cast<unsigned>(a.heads));
+  kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments...);
+  return cudaGetLastError();
+}
+
+}  // namespace dfgnn::cuda::tile
