@@ -62,29 +62,30 @@ __device__ __forceinline__ int checked_node(int64_t node, int64_t num_nodes) {
   return static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes) ? static_cast<int>(node) : kNoNode;
 }
 
-// A logit and its derivative by what the score's operands make it of: the scaled dot product, or additive's sum.
+// A logit and its derivative by what the score's operands make it of: the dot product, or additive's sum.
 template <class A>
 struct Logit {
   A value, slope;
 };
 
-// What a node brings to the logits of its edges: cosine's scale or additive's term.
+// What a node brings to the logits of its edges beside PairScore: cosine's scale, additive's term, dot's scale.
 template <Score score, class T>
 __device__ __forceinline__ auto dst_term(const Typed<T>& a, int i, int h) {
   using A = typename Typed<T>::A;
   if constexpr (score == Score::dot) return a.logit_scale;
+  if constexpr (score == Score::additive_v2) return A(1);
   return A(a.at(score == Score::cosine ? a.dst_scale : a.dst, a.scalar(i, h)));
 }
 
 template <Score score, class T>
 __device__ __forceinline__ auto src_term(const Typed<T>& a, int j, int h) {
   using A = typename Typed<T>::A;
-  if constexpr (score == Score::dot) return A(1);
+  if constexpr (score == Score::dot || score == Score::additive_v2) return A(1);
   return A(a.at(score == Score::cosine ? a.src_scale : a.src, a.scalar(j, h)));
 }
 
-// The logit from those terms; `dot` is <dst_i, src_j>, unused by the additive score. Without kEdgeTerms there are
-// neither a_edge nor bias.
+// The logit from those terms; `dot` is what PairScore made of the edge's two rows, unused by the additive score.
+// Without kEdgeTerms there are neither a_edge nor bias.
 template <Score score, bool kEdgeTerms = true, class T>
 __device__ __forceinline__ auto logit_of(const Typed<T>& a, typename Typed<T>::A dot, typename Typed<T>::A dst,
                                          typename Typed<T>::A src, int64_t e, int h) {

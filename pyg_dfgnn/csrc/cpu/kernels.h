@@ -10,7 +10,7 @@
 namespace dfgnn::cpu {
 
 enum class Type { f32, f64, f16, bf16 };
-enum class Logit { dot, cosine, additive };  // in the order of dfgnn::Score
+enum class Logit { dot, cosine, additive, additive_v2 };  // in the order of dfgnn::Score
 
 // The operands as raw pointers; shapes and meaning as in attention.h. T is the value's type, A the accumulation type.
 struct Args {
@@ -21,6 +21,7 @@ struct Args {
 
   const void *dst, *src, *value;
   const void *dst_scale, *src_scale;  // cosine
+  const void* att;                    // additive_v2
   const void* a_edge;                 // additive, or null
   const void* bias;                   // or null
   double scale, negative_slope;
@@ -38,6 +39,9 @@ struct Args {
   void *weight, *grad_score;
   void* grad_bias;  // A [E, H], additive with a bias only: elsewhere it is grad_score
   void *grad_dst, *grad_src, *grad_value;
+
+  // sddmm: dst, src and out; spmm: weight, src and out. What has one head has it for all.
+  int64_t dst_heads, src_heads, out_heads;
 };
 
 // A row of more edges than this is computed in pieces that run in parallel. The pieces depend on its degree alone, so
@@ -62,14 +66,27 @@ struct Kernels {
   Pass backward_src;  // over columns: grad_src, grad_value
 };
 
+struct ProductKernels {
+  Pass sddmm, spmm;
+};
+
+// mask[e * heads + h]: whether dropout keeps edge e of [begin, end) for head h.
+using DropoutMask = void (*)(const Args&, int64_t begin, int64_t end, bool* mask);
+
 namespace baseline {
 Kernels kernels(Logit logit, Type type);
-}
+ProductKernels product_kernels(Type type);
+void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
+}  // namespace baseline
 namespace avx2 {
 Kernels kernels(Logit logit, Type type);
-}
+ProductKernels product_kernels(Type type);
+void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
+}  // namespace avx2
 namespace avx512 {
 Kernels kernels(Logit logit, Type type);
-}
+ProductKernels product_kernels(Type type);
+void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
+}  // namespace avx512
 
 }  // namespace dfgnn::cpu
