@@ -13,12 +13,12 @@
 #pragma once
 
 #include "logit.cuh"
+#include "tile_geometry.h"
 
 namespace dfgnn::cuda::tile {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kWarpRows = 16, kWindow = kWarps * kWarpRows;
-constexpr int kChunk = 32;
+static_assert(kWindow == kWarps * kWarpRows);
 
 // Features of a head are padded to kFeatures with zeros.
 template <class T_, int kFeatures_>
@@ -27,8 +27,8 @@ struct Shape {
   static constexpr int kFeatures = kFeatures_;
   static constexpr int kRowBytes = kFeatures * sizeof(T);
   static constexpr int kPieces = kRowBytes / 16;
-  static constexpr int kStride = kRowBytes + (sizeof(T) == 4 ? 32 : 16);  // of rows in shared memory, bytes
-  static constexpr int kChunkBytes = kChunk * kStride, kWindowBytes = kWindow * kStride;
+  static constexpr int kRowStride = kRowBytes + (sizeof(T) == 4 ? 32 : 16);  // of rows in shared memory, bytes
+  static constexpr int kChunkBytes = kChunk * kRowStride, kWindowBytes = kWindow * kRowStride;
 
   // Where the n-th of 8 accumulator columns (or rows) is in its group of 8 chunk (or window) rows.
   __device__ __forceinline__ static int permute(int n) {
@@ -118,13 +118,13 @@ using Features = float[S::kFeatures / 8][4];
 template <class S, class Left>
 __device__ __forceinline__ void product_nt(Logits& acc, const Left& left, const unsigned char* chunk) {
   using T = typename S::T;
-  const unsigned char* b_rows = chunk + S::permute(lane_group()) * S::kStride + 16 * lane_in_group();
+  const unsigned char* b_rows = chunk + S::permute(lane_group()) * S::kRowStride + 16 * lane_in_group();
 #pragma unroll 2
   for (int c = 0; c < S::kRowBytes / 64; ++c) {
     const uint4 rows[2] = {left(0, c), left(1, c)};
     uint4 b[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) b[j] = load_shared(b_rows + 8 * j * S::kStride + 64 * c);
+    for (int j = 0; j < 4; ++j) b[j] = load_shared(b_rows + 8 * j * S::kRowStride + 64 * c);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       uint32_t a[4];
@@ -159,8 +159,8 @@ __device__ __forceinline__ void product_nn(Features<S>& acc, const Logits& p, co
       uint32_t big[4], small[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) split(__float_as_uint(p[j][i % 2 * 2 + i / 2]), big[i], small[i]);
-      const unsigned char* b0 = chunk + chunk_row<S>(j, 0) * S::kStride + 16 * lane_group();
-      const unsigned char* b1 = chunk + chunk_row<S>(j, 1) * S::kStride + 16 * lane_group();
+      const unsigned char* b0 = chunk + chunk_row<S>(j, 0) * S::kRowStride + 16 * lane_group();
+      const unsigned char* b1 = chunk + chunk_row<S>(j, 1) * S::kRowStride + 16 * lane_group();
 #pragma unroll
       for (int u = 0; u < S::kFeatures / 32; ++u) {
         const uint4 x = load_shared(b0 + 128 * u), y = load_shared(b1 + 128 * u);
@@ -183,7 +183,7 @@ __device__ __forceinline__ void product_nn(Features<S>& acc, const Logits& p, co
         const float(&pair)[4] = p[2 * k + i / 2];
         a[i] = pack<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
       }
-      const unsigned char* row = chunk + (16 * k + lane / 8 % 2 * 8 + S::permute(lane % 8)) * S::kStride + lane / 16 * 16;
+      const unsigned char* row = chunk + (16 * k + lane / 8 % 2 * 8 + S::permute(lane % 8)) * S::kRowStride + lane / 16 * 16;
       const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
 #pragma unroll
       for (int n = 0; n < S::kFeatures / 16; ++n) {
@@ -248,10 +248,10 @@ __device__ __forceinline__ void stage(unsigned char* to, const Typed<typename S:
   const auto* from = a.features(data, first + row, h) + feature;
   const int left = feature < a.head_dim ? end - first - row : 0;
   const int64_t step = static_cast<int64_t>(kRowsAtOnce) * a.heads * a.head_dim;
-  to += row * S::kStride + threadIdx.x % S::kPieces * 16;
+  to += row * S::kRowStride + threadIdx.x % S::kPieces * 16;
 #pragma unroll
   for (int k = 0; k < kRows / kRowsAtOnce; ++k) {
-    copy_async(to + k * kRowsAtOnce * S::kStride, k * kRowsAtOnce < left ? from : a.features(data, 0, 0),
+    copy_async(to + k * kRowsAtOnce * S::kRowStride, k * kRowsAtOnce < left ? from : a.features(data, 0, 0),
                k * kRowsAtOnce < left);
     from += step;
   }

@@ -107,15 +107,13 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
 
   int i[2];
   RowTerms row[2];
-  int64_t row_begin[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
     row[v] = RowTerms::of<score>(a, g, i[v], h);
-    if constexpr (kPositions) row_begin[v] = row_range(a.rowptr, i[v], a.num_edges).begin;
   }
-  const int own = window_row<S>(0) * S::kStride + 16 * lane_in_group();
-  MaskRows<S> edges(mask);
+  const int own = window_row<S>(0) * S::kRowStride + 16 * lane_in_group();
+  MaskRows<S, kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
   Features<S> grad = {};
@@ -133,7 +131,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     if (kNeedsDots) stage<S>(keys, a, a.src, first, w.end, h);
     Logits dp = {}, s = {};
     if (works) {
-      product_nt<S>(dp, [&](int v, int c) { return load_shared(grads + own + 8 * v * S::kStride + 64 * c); }, values);
+      product_nt<S>(dp, [&](int v, int c) { return load_shared(grads + own + 8 * v * S::kRowStride + 64 * c); }, values);
     }
     wait_for_copies();
     __syncthreads();
@@ -141,7 +139,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) {
-        product_nt<S>(s, [&](int v, int c) { return load_shared(queries + own + 8 * v * S::kStride + 64 * c); }, keys);
+        product_nt<S>(s, [&](int v, int c) { return load_shared(queries + own + 8 * v * S::kRowStride + 64 * c); }, keys);
       }
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -149,7 +147,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
         const float src = score == Score::dot ? 1 : src_term<score>(a, min(first + chunk_row<S>(j, c), w.end - 1), h);
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
-          const int64_t e = kPositions ? row_begin[v] + edges.rank(v, j, c) : 0;
+          const int64_t e = kPositions ? edges.position(v, j, c) : 0;
           const bool has = edges.has(v, j, c);
           const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e,
                                                             h, dropout);
@@ -161,7 +159,6 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
           }
         }
       }
-      if constexpr (kPositions) edges.pass();
       if constexpr (kNeedsDots) product_nn<S>(grad, s, keys);
     }
   }
@@ -199,15 +196,13 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 
   int node[2];
   float src[2];
-  int64_t begin[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     node[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
     src[v] = src_term<score>(a, node[v], h);
-    if constexpr (kPositions) begin[v] = row_range(a.colptr, node[v], a.num_edges).begin;
   }
-  const int own = window_row<S>(0) * S::kStride + 16 * lane_in_group();
-  MaskRows<S> edges(mask);
+  const int own = window_row<S>(0) * S::kRowStride + 16 * lane_in_group();
+  MaskRows<S, kPositions> edges(mask, a.colptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
   Features<S> grad = {}, grad_value = {};
@@ -225,14 +220,14 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     if (kNeedsDots) stage<S>(queries, a, a.dst, first, w.end, h);
     Logits p = {}, s = {};
     if (works) {  // here p is dp
-      product_nt<S>(p, [&](int v, int c) { return load_shared(values + own + 8 * v * S::kStride + 64 * c); }, grads);
+      product_nt<S>(p, [&](int v, int c) { return load_shared(values + own + 8 * v * S::kRowStride + 64 * c); }, grads);
     }
     wait_for_copies();
     __syncthreads();
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) {
-        product_nt<S>(s, [&](int v, int c) { return load_shared(keys + own + 8 * v * S::kStride + 64 * c); }, queries);
+        product_nt<S>(s, [&](int v, int c) { return load_shared(keys + own + 8 * v * S::kRowStride + 64 * c); }, queries);
       }
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -242,7 +237,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
         for (int v = 0; v < 2; ++v) {
           const bool has = edges.has(v, j, c);
           int64_t e = 0;
-          if (kPositions && has) e = clamp_to(a.perm[begin[v] + edges.rank(v, j, c)], a.num_edges - 1);
+          if (kPositions && has) e = clamp_to(a.perm[edges.position(v, j, c)], a.num_edges - 1);
           const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h,
                                                             dropout);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
@@ -250,7 +245,6 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
           grad_scalar[v] += d.operand;
         }
       }
-      if constexpr (kPositions) edges.pass();
       product_nn<S>(grad_value, p, grads);
     }
     __syncthreads();

@@ -50,16 +50,14 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 
   int i[2];
   float dst[2], m[2], sum[2] = {};
-  int64_t row_begin[2];
-  const unsigned char* query = queries + window_row<S>(0) * S::kStride + 16 * lane_in_group();
+  const unsigned char* query = queries + window_row<S>(0) * S::kRowStride + 16 * lane_in_group();
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
     dst[v] = dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
-    if constexpr (kPositions) row_begin[v] = row_range(a.rowptr, i[v], a.num_edges).begin;
   }
-  MaskRows<S> edges(mask);
+  MaskRows<S, kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
   Features<S> out = {};
@@ -77,7 +75,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     Logits p = {};
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) product_nt<S>(p, [&](int v, int c) { return load_shared(query + 8 * v * S::kStride + 64 * c); }, keys);
+      if (kNeedsDots) product_nt<S>(p, [&](int v, int c) { return load_shared(query + 8 * v * S::kRowStride + 64 * c); }, keys);
       float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -86,7 +84,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
           float& s = p[j][2 * v + c];
-          const int64_t e = kPositions ? row_begin[v] + edges.rank(v, j, c) : 0;
+          const int64_t e = kPositions ? edges.position(v, j, c) : 0;
           s = edges.has(v, j, c) ? kLog2e * logit_of<score, kPositions>(a, s, dst[v], src, e, h).value : -INFINITY;
           largest[v] = max(largest[v], s);
         }
@@ -122,11 +120,10 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           s = exp2_of(s - shift);
           sum[v] += s;
           if constexpr (kPositions) {
-            s *= dropout.template factor<float>(row_begin[v] + edges.rank(v, x / 2, x % 2), h);
+            s *= dropout.template factor<float>(edges.position(v, x / 2, x % 2), h);
           }
         }
       }
-      if constexpr (kPositions) edges.pass();
     }
     wait_for_copies();
     __syncthreads();

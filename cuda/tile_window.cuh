@@ -8,8 +8,6 @@
 
 namespace dfgnn::cuda::tile {
 
-constexpr int kMaxChunks = 24;  // wider tiles go edge by edge
-
 struct Window {
   int begin, end;    // of the tile
   int first, count;  // rows
@@ -17,29 +15,58 @@ struct Window {
   __device__ __forceinline__ int chunks() const { return (end - begin + kChunk - 1) / kChunk; }
 };
 
-// Calls visit(Window) for every window of the block's share of its tile: windows of a tile have the same size, and are
-// dealt out along the grid's y.
+// Calls visit(Window) for the block's windows. Block t of a grid's row has the tile that begins in [64 t, 64 t + 64), if
+// there is one: its windows have the same size and are dealt out along the grid's y. Of a tile so wide that blocks after
+// its own are idle, each of them has one window.
 template <class Visit>
 __device__ __forceinline__ void for_windows(const Attention& a, const Visit& visit) {
   const int t = blockIdx.x, nodes = static_cast<int>(a.num_dst);
-  // Whatever the tiles say, each row is somebody's.
-  const int begin = t == 0 ? 0 : static_cast<int>(clamp_to(a.tiles[t], nodes));
-  const int end = t == static_cast<int>(gridDim.x) - 1 ? nodes : static_cast<int>(clamp_to(a.tiles[t + 1], nodes));
-  if (begin >= end) return;
-  const int windows = (end - begin + kWindow - 1) / kWindow;
-  const int size = ((end - begin + windows - 1) / windows + kWarpRows - 1) / kWarpRows * kWarpRows;
-  for (int first = begin + blockIdx.y * size; first < end; first += gridDim.y * size) {
-    __syncthreads();  // shared memory is the previous window's
-    visit(Window{begin, end, first, min(size, end - first)});
+  const auto boundary = [&](int i) { return static_cast<int>(clamp_to(a.tiles[i], nodes)); };
+  const auto visit_windows = [&](int begin, int end, int first, int size, int step) {
+    for (; first < end; first += step) {
+      __syncthreads();  // shared memory is the previous window's
+      visit(Window{begin, end, first, min(size, end - first)});
+    }
+  };
+
+  const int begin = boundary(t), end = boundary(t + 1);
+  if (begin > t * kStride && blockIdx.y == 0) {  // node 64 t is in an earlier tile
+    int owner = t - 1;
+    while (owner > 0 && t - owner < kWide && boundary(owner) == begin) --owner;
+    if (boundary(owner) == begin) {  // wide indeed: the last with an earlier boundary
+      int low = 0;
+      while (owner - low > 1) {
+        const int middle = (low + owner) / 2;
+        (boundary(middle) < begin ? low : owner) = middle;
+      }
+      owner = low;
+    }
+    const int owner_begin = boundary(owner);
+    if ((owner + kWide) * kStride <= begin) {
+      visit_windows(owner_begin, begin, owner_begin + (t - owner) * kWindow, kWindow, begin);
+    }
+  }
+  if (begin < end) {
+    const bool wide = (t + kWide) * kStride <= end;
+    const int size = window_rows(end - begin, wide);
+    if (wide) {
+      if (blockIdx.y == 0) visit_windows(begin, end, begin, size, end);
+    } else {
+      visit_windows(begin, end, begin + blockIdx.y * size, size, gridDim.y * size);
+    }
   }
 }
 
 struct EdgeMask {
+  static constexpr int kNone = kMaxChunks * kChunk;
+
   uint32_t words[kWindow][kMaxChunks + 1];
+  int16_t last[kWindow];    // the column of a row's last edge where that does not ascend, else kNone
   uint32_t active[kWarps];  // chunks in which a row of the warp has edges
 
   // Fills the rows of this warp; all warps must come. Returns the warp's rows, as bits, that the mask cannot hold: with
-  // an edge twice or to outside of the tile, or, where `ordered`, with edges that do not ascend. These have no bits.
+  // an edge twice or to outside of the tile, or, where `ordered`, with edges that do not ascend, the last aside: that
+  // is where self-loops are put. These have no bits.
   // Other threads see the mask after the next barrier.
   __device__ __forceinline__ uint32_t fill(const Index& ptr, const Index& ind, int64_t num_entries, const Window& w,
                                            bool ordered) {
@@ -64,9 +91,10 @@ struct EdgeMask {
     const int row = warp * kWarpRows + lane / kLanes;
     const int chunks = min(w.chunks(), kMaxChunks);
     for (int c = part; c < chunks; c += kLanes) words[row][c] = 0;
+    if (part == 0) last[row] = kNone;
     __syncwarp();
-    bool irregular = false;
-    if (row < w.count) {
+    bool irregular = row < w.count && w.chunks() > kMaxChunks;
+    if (row < w.count && !irregular) {
       const Range edges = row_range(ptr, w.first + row, num_entries);
       const auto columns = static_cast<unsigned>(min(w.end - w.begin, kMaxChunks * kChunk));
       constexpr int kUnroll = 16;
@@ -83,7 +111,10 @@ struct EdgeMask {
           const uint32_t bit = 1u << (column % kChunk);
           irregular |= !inside || (atomicOr(&words[row][inside ? column / kChunk : 0], bit) & bit) != 0;
           const int64_t e = first + kLanes * u;
-          if (ordered) irregular |= e > edges.begin && __ldg(ind + e - 1) >= nodes[u];
+          if (ordered && e > edges.begin && __ldg(ind + e - 1) >= nodes[u]) {
+            if (e + 1 == edges.end && inside) last[row] = static_cast<int16_t>(column);
+            irregular |= e + 1 < edges.end;
+          }
         }
       }
     }
@@ -113,35 +144,47 @@ __device__ __forceinline__ void for_rows_of(uint32_t rows, const Window& w, cons
 }
 
 // The rows of this thread's accumulators: their words of the mask as chunks go by, and the places of their edges.
-template <class S>
+// kPositions: whether position() is asked for.
+template <class S, bool kPositions>
 class MaskRows {
  public:
-  __device__ __forceinline__ MaskRows(const EdgeMask& mask) : rows_(&mask.words[window_row<S>(0)][0]) {}
+  __device__ __forceinline__ MaskRows(const EdgeMask& mask, const Index& ptr, int64_t num_entries, const Window& w)
+      : rows_(&mask.words[window_row<S>(0)][0]) {
+    if constexpr (kPositions) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const int row = window_row<S>(v);
+        last_[v] = mask.last[row];
+        if (row < w.count) edges_[v] = row_range(ptr, w.first + row, num_entries);
+      }
+    }
+  }
 
+  // Goes on to a chunk; they come in ascending order.
   __device__ __forceinline__ void load(int chunk) {
+    chunk_ = chunk;
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
+      if (kPositions) before_[v] += __popc(word_[v]);
       word_[v] = rows_[8 * v * (kMaxChunks + 1) + chunk];
 #pragma unroll
       for (int c = 0; c < 2; ++c) shifted_[v][c] = word_[v] >> chunk_row<S>(0, c);
     }
   }
 
-  // Whether row v has an edge to element (j, c) of the chunk, and how many of the row's edges lie before that.
+  // Whether row v has an edge to element (j, c) of the chunk, and the place of that edge in the compressed form.
   __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v][c] & 1u << 8 * j) != 0; }
-  __device__ __forceinline__ int rank(int v, int j, int c) const {
-    return before_[v] + __popc(word_[v] & ((1u << chunk_row<S>(j, c)) - 1));
-  }
-
-  __device__ __forceinline__ void pass() {
-#pragma unroll
-    for (int v = 0; v < 2; ++v) before_[v] += __popc(word_[v]);
+  __device__ __forceinline__ int64_t position(int v, int j, int c) const {
+    const int row = chunk_row<S>(j, c), column = chunk_ * kChunk + row;
+    if (column == last_[v]) return edges_[v].end - 1;
+    return edges_[v].begin + before_[v] + __popc(word_[v] & ((1u << row) - 1)) - (column > last_[v]);
   }
 
  private:
   const uint32_t* rows_;
-  uint32_t word_[2] = {}, shifted_[2][2] = {};
-  int before_[2] = {};
+  int chunk_ = 0, before_[2] = {0, 0}, last_[2];
+  uint32_t word_[2] = {0, 0}, shifted_[2][2] = {};
+  Range edges_[2];
 };
 
 }  // namespace dfgnn::cuda::tile

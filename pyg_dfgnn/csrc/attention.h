@@ -12,7 +12,7 @@ enum class Score { dot, cosine, additive, additive_v2 };
 // Whether the value is src, so that one row a source serves both.
 inline bool value_is_src(Score score) { return score == Score::cosine || score == Score::additive_v2; }
 
-enum class Method { smmf, pmf };
+enum class Method { smmf, pmf, tile };
 
 // One call's operands, checked and contiguous (see operands.cpp). N_dst rows are destinations, N_src columns are
 // sources, E = col.numel() edges, H heads of size D. T is the value's dtype; A is the accumulation type: double when T
@@ -40,6 +40,7 @@ struct Attention {
   double negative_slope = 0.0;      // additive, additive_v2
   double dropout_p = 0.0;           // in [0, 1]
   at::Tensor seed;                  // int64 [1] on the operands' device; defined where dropout_p > 0
+  at::Tensor tiles;                 // of the tile method, where the caller gave them (see graph.cpp)
 
   int64_t num_dst() const { return rowptr.numel() - 1; }
   int64_t num_src() const { return value.size(0); }

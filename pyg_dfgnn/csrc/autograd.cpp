@@ -26,15 +26,16 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     auto [out, lse] = dispatch_forward(call);
     ctx->save_for_backward({a, b, c, defined_or_empty(a_edge), defined_or_empty(bias), call.rowptr, call.col,
                             defined_or_empty(call.colptr), defined_or_empty(call.row), defined_or_empty(call.perm),
-                            defined_or_empty(call.seed), out, lse});
+                            defined_or_empty(call.seed), defined_or_empty(call.route.tiles), out, lse});
     auto& data = ctx->saved_data;
     data["op"] = static_cast<int64_t>(call.op);
     data["score"] = static_cast<int64_t>(call.score);
     data["scale"] = call.scale;
     data["parameter"] = call.parameter;
     data["dropout_p"] = call.dropout_p;
-    data["method"] = call.method;
-    data["max_degree"] = call.max_degree;
+    data["method"] = call.route.method;
+    data["max_degree"] = call.route.max_degree;
+    data["tile_blocks"] = call.route.tile_blocks;
     ctx->set_materialize_grads(false);
     return {out, lse};
   }
@@ -47,13 +48,14 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                   as_optional(saved[7]), as_optional(saved[8]), as_optional(saved[9]), saved[0], saved[1], saved[2],
                   as_optional(saved[3]), as_optional(saved[4]), data["scale"].toOptional<double>(),
                   data["parameter"].toDouble(), data["dropout_p"].toDouble(), as_optional(saved[10]),
-                  data["method"].toStringView(), data["max_degree"].toSymInt());
+                  make_route(data["method"].toStringView(), data["max_degree"].toSymInt(), as_optional(saved[11]),
+                             data["tile_blocks"].toSymInt()));
     if (!call.colptr.has_value()) {
       std::tie(call.colptr, call.row, call.perm) = dispatch_csr_to_csc(call.rowptr, call.col, call.value().sym_size(0));
     }
-    const at::Tensor& out = saved[11];
+    const at::Tensor& out = saved[12];
     const auto grad_out = grads[0].defined() ? grads[0] : at::zeros_like(out);
-    auto result = dispatch_backward(call, {grad_out, as_optional(grads[1]), out, saved[12]});
+    auto result = dispatch_backward(call, {grad_out, as_optional(grads[1]), out, saved[13]});
     if (!call.a_edge.has_value()) result[3] = at::Tensor();
     if (!call.bias.has_value()) result[4] = at::Tensor();
     return {result[0], result[1], result[2], result[3], result[4], at::Tensor()};

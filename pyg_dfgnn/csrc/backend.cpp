@@ -1,6 +1,7 @@
 // The operators on CPU and CUDA tensors.
 #include <torch/library.h>
 
+#include "graph.h"
 #include "method.h"
 #include "operands.h"
 
@@ -28,15 +29,25 @@ struct Cpu {
 #ifdef DFGNN_WITH_CUDA
 struct Cuda {
   static ForwardResult forward(Call call) {
-    const auto attention = make_attention(call);
-    return forward_cuda(attention, choose_method(call, attention, Pass::forward));
+    auto attention = make_attention(call);
+    const auto method = choose_method(call, attention, Pass::forward);
+    return forward_cuda(with_tiles(std::move(attention), method), method);
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
-    const auto attention = make_attention(call);
+    auto attention = make_attention(call);
     const auto saved = make_saved(call, inputs, attention);
-    return finish_gradients(call, attention,
-                            backward_cuda(attention, saved, choose_method(call, attention, Pass::backward)));
+    const auto method = choose_method(call, attention, Pass::backward);
+    attention = with_tiles(std::move(attention), method);
+    return finish_gradients(call, attention, backward_cuda(attention, saved, method));
+  }
+
+ private:
+  static Attention with_tiles(Attention attention, Method method) {
+    if (method == Method::tile && !attention.tiles.defined()) {
+      attention.tiles = std::get<0>(find_tiles_cuda(attention.rowptr, attention.col));
+    }
+    return attention;
   }
 };
 #endif

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "attention.h"
 
@@ -20,7 +21,21 @@ namespace dfgnn {
 
 using OptTensor = std::optional<at::Tensor>;
 
-enum class Op { smmf, pmf, attention };
+enum class Op { smmf, pmf, tile, attention };
+
+// What the caller says about how to run: Op::attention all of it, Op::tile the tiles, the others nothing.
+struct Route {
+  std::string method = "auto";
+  c10::SymInt max_degree = -1, tile_blocks = -1;  // -1: unknown
+  OptTensor tiles;
+};
+
+inline Route make_route() { return {}; }
+inline Route make_route(const OptTensor& tiles) { return {"tile", -1, -1, tiles}; }
+inline Route make_route(std::string_view method, c10::SymInt max_degree, const OptTensor& tiles,
+                        c10::SymInt tile_blocks) {
+  return {std::string(method), max_degree, tile_blocks, tiles};
+}
 
 struct Call {
   Op op;
@@ -34,8 +49,7 @@ struct Call {
   double parameter;  // cosine: eps, additive and additive_v2: negative_slope
   double dropout_p;
   OptTensor seed;
-  std::string method;  // of Op::attention
-  c10::SymInt max_degree;
+  Route route;
 
   const at::Tensor& value() const { return value_is_src(score) ? b : c; }
 };
@@ -56,8 +70,7 @@ using T = const at::Tensor&;
 using O = const OptTensor&;
 
 inline Call make_call(Op op, Score score, T rowptr, T col, O colptr, O row, O perm, T a, T b, T c, O a_edge, O bias,
-                      std::optional<double> scale, double parameter, double dropout_p, O seed,
-                      std::string_view method = "auto", c10::SymInt max_degree = -1) {
+                      std::optional<double> scale, double parameter, double dropout_p, O seed, Route route) {
   return {op,
           score,
           rowptr,
@@ -74,68 +87,67 @@ inline Call make_call(Op op, Score score, T rowptr, T col, O colptr, O row, O pe
           parameter,
           dropout_p,
           seed,
-          std::string(method),
-          max_degree};
+          std::move(route)};
 }
 
-// Operator signatures to Call. Route is (method, max_degree) for Op::attention and nothing for the others.
+// Operator signatures to Call. Routing is what make_route takes.
 
-template <class Stage, Op op, class... Route>
+template <class Stage, Op op, class... Routing>
 struct Entry {
   static ForwardResult dot_fwd(T rowptr, T col, T q, T k, T v, std::optional<double> scale, O bias, double dropout_p,
-                               O seed, O colptr, O row, O perm, Route... route) {
+                               O seed, O colptr, O row, O perm, Routing... route) {
     return Stage::forward(make_call(op, Score::dot, rowptr, col, colptr, row, perm, q, k, v, std::nullopt, bias, scale,
-                                    0.0, dropout_p, seed, route...));
+                                    0.0, dropout_p, seed, make_route(route...)));
   }
 
   static ForwardResult cosine_fwd(T rowptr, T col, T x_dst, T x_src, T beta, O bias, double dropout_p, O seed, O colptr,
-                                  O row, O perm, double eps, Route... route) {
+                                  O row, O perm, double eps, Routing... route) {
     return Stage::forward(make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta, std::nullopt,
-                                    bias, 1.0, eps, dropout_p, seed, route...));
+                                    bias, 1.0, eps, dropout_p, seed, make_route(route...)));
   }
 
   static ForwardResult additive_fwd(T rowptr, T col, T a_dst, T a_src, T v, double negative_slope, O a_edge, O bias,
-                                    double dropout_p, O seed, O colptr, O row, O perm, Route... route) {
+                                    double dropout_p, O seed, O colptr, O row, O perm, Routing... route) {
     return Stage::forward(make_call(op, Score::additive, rowptr, col, colptr, row, perm, a_dst, a_src, v, a_edge, bias,
-                                    1.0, negative_slope, dropout_p, seed, route...));
+                                    1.0, negative_slope, dropout_p, seed, make_route(route...)));
   }
 
   static ForwardResult additive_v2_fwd(T rowptr, T col, T x_dst, T x_src, T att, O bias, double dropout_p,
-                                       double negative_slope, O seed, O colptr, O row, O perm, Route... route) {
+                                       double negative_slope, O seed, O colptr, O row, O perm, Routing... route) {
     return Stage::forward(make_call(op, Score::additive_v2, rowptr, col, colptr, row, perm, x_dst, x_src, att,
-                                    std::nullopt, bias, 1.0, negative_slope, dropout_p, seed, route...));
+                                    std::nullopt, bias, 1.0, negative_slope, dropout_p, seed, make_route(route...)));
   }
 
   static Gradients4 dot_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm, T q, T k,
-                            T v, std::optional<double> scale, O bias, double dropout_p, O seed, Route... route) {
+                            T v, std::optional<double> scale, O bias, double dropout_p, O seed, Routing... route) {
     auto g = Stage::backward(make_call(op, Score::dot, rowptr, col, colptr, row, perm, q, k, v, std::nullopt, bias,
-                                       scale, 0.0, dropout_p, seed, route...),
+                                       scale, 0.0, dropout_p, seed, make_route(route...)),
                              BackwardInputs{grad_out, grad_lse, out, lse});
     return {g[0], g[1], g[2], g[4]};
   }
 
   static Gradients4 cosine_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm, T x_dst,
-                               T x_src, T beta, O bias, double dropout_p, O seed, double eps, Route... route) {
+                               T x_src, T beta, O bias, double dropout_p, O seed, double eps, Routing... route) {
     auto g = Stage::backward(make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta,
-                                       std::nullopt, bias, 1.0, eps, dropout_p, seed, route...),
+                                       std::nullopt, bias, 1.0, eps, dropout_p, seed, make_route(route...)),
                              BackwardInputs{grad_out, grad_lse, out, lse});
     return {g[0], g[1], g[2], g[4]};
   }
 
   static Gradients5 additive_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm,
                                  T a_dst, T a_src, T v, double negative_slope, O a_edge, O bias, double dropout_p,
-                                 O seed, Route... route) {
+                                 O seed, Routing... route) {
     auto g = Stage::backward(make_call(op, Score::additive, rowptr, col, colptr, row, perm, a_dst, a_src, v, a_edge,
-                                       bias, 1.0, negative_slope, dropout_p, seed, route...),
+                                       bias, 1.0, negative_slope, dropout_p, seed, make_route(route...)),
                              BackwardInputs{grad_out, grad_lse, out, lse});
     return {g[0], g[1], g[2], g[3], g[4]};
   }
 
   static Gradients4 additive_v2_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm,
                                     T x_dst, T x_src, T att, O bias, double dropout_p, double negative_slope, O seed,
-                                    Route... route) {
+                                    Routing... route) {
     auto g = Stage::backward(make_call(op, Score::additive_v2, rowptr, col, colptr, row, perm, x_dst, x_src, att,
-                                       std::nullopt, bias, 1.0, negative_slope, dropout_p, seed, route...),
+                                       std::nullopt, bias, 1.0, negative_slope, dropout_p, seed, make_route(route...)),
                              BackwardInputs{grad_out, grad_lse, out, lse});
     return {g[0], g[1], g[2], g[4]};
   }
@@ -144,43 +156,46 @@ struct Entry {
 template <class Stage, Op op>
 struct EntryOf : Entry<Stage, op> {};
 template <class Stage>
-struct EntryOf<Stage, Op::attention> : Entry<Stage, Op::attention, std::string_view, c10::SymInt> {};
+struct EntryOf<Stage, Op::tile> : Entry<Stage, Op::tile, O> {};
+template <class Stage>
+struct EntryOf<Stage, Op::attention> : Entry<Stage, Op::attention, std::string_view, c10::SymInt, O, c10::SymInt> {};
+
+template <class Stage, Op op>
+void register_forward_as(torch::Library& m, const std::string& name) {
+  m.impl((name + ".dot").c_str(), &EntryOf<Stage, op>::dot_fwd);
+  m.impl((name + ".cosine").c_str(), &EntryOf<Stage, op>::cosine_fwd);
+  m.impl((name + ".additive").c_str(), &EntryOf<Stage, op>::additive_fwd);
+  m.impl((name + ".additive_v2").c_str(), &EntryOf<Stage, op>::additive_v2_fwd);
+}
+
+template <class Stage, Op op>
+void register_backward_as(torch::Library& m, const std::string& name) {
+  m.impl((name + ".dot").c_str(), &EntryOf<Stage, op>::dot_bwd);
+  m.impl((name + ".cosine").c_str(), &EntryOf<Stage, op>::cosine_bwd);
+  m.impl((name + ".additive").c_str(), &EntryOf<Stage, op>::additive_bwd);
+  m.impl((name + ".additive_v2").c_str(), &EntryOf<Stage, op>::additive_v2_bwd);
+}
 
 template <class Stage>
 void register_forward(torch::Library& m) {
-  m.impl("smmf_fwd.dot", &EntryOf<Stage, Op::smmf>::dot_fwd);
-  m.impl("smmf_fwd.cosine", &EntryOf<Stage, Op::smmf>::cosine_fwd);
-  m.impl("smmf_fwd.additive", &EntryOf<Stage, Op::smmf>::additive_fwd);
-  m.impl("smmf_fwd.additive_v2", &EntryOf<Stage, Op::smmf>::additive_v2_fwd);
-  m.impl("pmf_fwd.dot", &EntryOf<Stage, Op::pmf>::dot_fwd);
-  m.impl("pmf_fwd.cosine", &EntryOf<Stage, Op::pmf>::cosine_fwd);
-  m.impl("pmf_fwd.additive", &EntryOf<Stage, Op::pmf>::additive_fwd);
-  m.impl("pmf_fwd.additive_v2", &EntryOf<Stage, Op::pmf>::additive_v2_fwd);
-  m.impl("attention.dot", &EntryOf<Stage, Op::attention>::dot_fwd);
-  m.impl("attention.cosine", &EntryOf<Stage, Op::attention>::cosine_fwd);
-  m.impl("attention.additive", &EntryOf<Stage, Op::attention>::additive_fwd);
-  m.impl("attention.additive_v2", &EntryOf<Stage, Op::attention>::additive_v2_fwd);
+  register_forward_as<Stage, Op::smmf>(m, "smmf_fwd");
+  register_forward_as<Stage, Op::pmf>(m, "pmf_fwd");
+  register_forward_as<Stage, Op::tile>(m, "tile_fwd");
+  register_forward_as<Stage, Op::attention>(m, "attention");
 }
 
 template <class Stage>
 void register_backward(torch::Library& m) {
-  m.impl("smmf_bwd.dot", &EntryOf<Stage, Op::smmf>::dot_bwd);
-  m.impl("smmf_bwd.cosine", &EntryOf<Stage, Op::smmf>::cosine_bwd);
-  m.impl("smmf_bwd.additive", &EntryOf<Stage, Op::smmf>::additive_bwd);
-  m.impl("smmf_bwd.additive_v2", &EntryOf<Stage, Op::smmf>::additive_v2_bwd);
-  m.impl("pmf_bwd.dot", &EntryOf<Stage, Op::pmf>::dot_bwd);
-  m.impl("pmf_bwd.cosine", &EntryOf<Stage, Op::pmf>::cosine_bwd);
-  m.impl("pmf_bwd.additive", &EntryOf<Stage, Op::pmf>::additive_bwd);
-  m.impl("pmf_bwd.additive_v2", &EntryOf<Stage, Op::pmf>::additive_v2_bwd);
-  m.impl("attention_bwd.dot", &EntryOf<Stage, Op::attention>::dot_bwd);
-  m.impl("attention_bwd.cosine", &EntryOf<Stage, Op::attention>::cosine_bwd);
-  m.impl("attention_bwd.additive", &EntryOf<Stage, Op::attention>::additive_bwd);
-  m.impl("attention_bwd.additive_v2", &EntryOf<Stage, Op::attention>::additive_v2_bwd);
+  register_backward_as<Stage, Op::smmf>(m, "smmf_bwd");
+  register_backward_as<Stage, Op::pmf>(m, "pmf_bwd");
+  register_backward_as<Stage, Op::tile>(m, "tile_bwd");
+  register_backward_as<Stage, Op::attention>(m, "attention_bwd");
 }
 
 // Call back to the dispatcher (redispatch.cpp).
 ForwardResult dispatch_forward(const Call& call);
 CallGradients dispatch_backward(const Call& call, const BackwardInputs& inputs);
+std::tuple<at::Tensor, at::Tensor> dispatch_find_tiles(T rowptr, T col);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T col, c10::SymInt num_src);
 
 // The call with `seed` set: drawn from torch's generator where dropout asks for one and the caller gave none.

@@ -51,17 +51,37 @@ Csc csr_to_csc(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src)
   return kernel(rowptr.contiguous(), col.contiguous(), num_src);
 }
 
+// A tile is a run of nodes whose edges stay inside it. They are found from the edges alone (the graphs of a batch need
+// not be known), small ones in a row are one tile: tiles[t] is the first boundary at or after node 64 t. `blocks` says
+// what the tile kernels' work is: how many blocks of 16 rows and 32 nodes have edges, and, counted the same, the edges
+// that these kernels take one by one.
+template <auto kernel>
+Tiles find_tiles(const at::Tensor& rowptr, const at::Tensor& col) {
+  check_index(rowptr, "rowptr");
+  check_index(col, "col");
+  TORCH_CHECK(rowptr.numel() >= 1, "rowptr: expected [N + 1] entries, got none");
+  TORCH_CHECK(rowptr.numel() - 1 < std::numeric_limits<int32_t>::max(), "rowptr: expected fewer than 2^31 nodes, got ",
+              rowptr.numel() - 1);
+  TORCH_CHECK(col.scalar_type() == rowptr.scalar_type(), "col: expected the dtype of rowptr (", rowptr.scalar_type(),
+              "), got ", col.scalar_type());
+  TORCH_CHECK(col.device() == rowptr.device(), "col: expected a tensor on ", rowptr.device(), ", got one on ",
+              col.device());
+  return kernel(rowptr.contiguous(), col.contiguous());
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cpu>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cpu>);
+  m.impl("find_tiles", find_tiles<find_tiles_cpu>);
 }
 
 #ifdef DFGNN_WITH_CUDA
 TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cuda>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cuda>);
+  m.impl("find_tiles", find_tiles<find_tiles_cuda>);
 }
 #endif
 

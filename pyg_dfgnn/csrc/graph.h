@@ -5,6 +5,8 @@
 
 #include <tuple>
 
+#include "../../cuda/tile_geometry.h"
+
 namespace dfgnn {
 
 // rowptr [num_dst + 1], col [C], eid [C], stats int64 [2]. See graph.cpp for the contract.
@@ -12,12 +14,18 @@ using Csr = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 // colptr [num_src + 1], row [E], perm [E].
 using Csc = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
+constexpr int64_t kTileStride = cuda::tile::kStride;
+// tiles int32 [ceil(num_nodes / kTileStride) + 1], blocks int64 [1].
+using Tiles = std::tuple<at::Tensor, at::Tensor>;
+
 Csr coo_to_csr_cpu(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
                    at::ScalarType index_type);
 Csc csr_to_csc_cpu(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src);
+Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col);
 
 Csr coo_to_csr_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
                     at::ScalarType index_type);
 Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src);
+Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col);
 
 }  // namespace dfgnn

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "call.h"
+#include "graph.h"
 
 namespace dfgnn {
 namespace {
@@ -45,6 +46,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_to_csc_meta(T rowptr, T col, 
           at::empty_symint({col.sym_numel()}, options)};
 }
 
+std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T) {
+  const auto options = rowptr.options();
+  const auto strides = (rowptr.sym_numel() - 1 + (kTileStride - 1)) / kTileStride;
+  return {at::empty_symint({strides + 1}, options.dtype(at::kInt)), at::empty({1}, options.dtype(at::kLong))};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
@@ -52,6 +59,7 @@ TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   register_backward<Meta>(m);
   m.impl("coo_to_csr", coo_to_csr_meta);
   m.impl("csr_to_csc", csr_to_csc_meta);
+  m.impl("find_tiles", find_tiles_meta);
 }
 
 }  // namespace dfgnn

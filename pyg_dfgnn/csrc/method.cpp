@@ -18,21 +18,46 @@ bool log_enabled() {
   return enabled;
 }
 
+void log_choice(Method method, const std::string& why) {
+  const char* name = method == Method::smmf ? "smmf" : method == Method::pmf ? "pmf" : "tile";
+  std::fprintf(stderr, "dfgnn: method=%s: %s\n", name, why.c_str());
+}
+
+bool tile_can_run(const Attention& attention) {
+  const auto type = attention.value.scalar_type();
+  const int64_t bytes = attention.value.element_size();
+  return type != at::kDouble && attention.score != Score::additive_v2 && attention.num_dst() == attention.num_src() &&
+         attention.head_dim() <= 128 && attention.head_dim() * bytes % 16 == 0;
+}
+
+// How many edges of smmf cost as much as one block (16 rows by 32 nodes) of tile: from times of both on the batches of
+// docs/performance.md, head size 128.
+struct TileCost {
+  double forward, backward;
+};
+constexpr TileCost kFullTileCost = {60, 60}, kHalfTileCost = {30, 30};
+
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {
-  if (pass == Pass::backward) return Method::smmf;
-  const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
-  const int64_t max_degree = call.max_degree.guard_int(__FILE__, __LINE__);
-  const bool dot = attention.score == Score::dot;
-  const auto method = dot && max_degree >= threshold ? Method::pmf : Method::smmf;
-  if (log_enabled()) {
-    const auto why = !dot ? std::string("only dot scores have a choice")
-                     : max_degree < 0
-                         ? std::string("max_degree unknown")
-                         : "max_degree " + std::to_string(max_degree) + (max_degree >= threshold ? " >= " : " < ") +
-                               std::to_string(threshold) + " scores in shared memory";
-    std::fprintf(stderr, "dfgnn: method=%s: %s\n", method == Method::pmf ? "pmf" : "smmf", why.c_str());
+  const int64_t blocks = call.route.tile_blocks.guard_int(__FILE__, __LINE__);
+  const auto log = [](Method method, const auto&... words) {
+    if (log_enabled()) log_choice(method, c10::str(words...));
+    return method;
+  };
+  if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention)) {
+    const auto& cost = attention.value.element_size() == 4 ? kFullTileCost : kHalfTileCost;
+    const double edges = static_cast<double>(blocks) * (pass == Pass::forward ? cost.forward : cost.backward);
+    if (edges <= static_cast<double>(attention.num_edges())) {
+      return log(Method::tile, blocks, " blocks cost as much as ", edges, " of ", attention.num_edges(), " edges");
+    }
   }
-  return method;
+  if (pass == Pass::backward) return log(Method::smmf, "the backward pass of graphs that are no dense tiles");
+  const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
+  const int64_t max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
+  if (attention.score != Score::dot) return log(Method::smmf, "only dot scores have a choice");
+  if (max_degree < 0) return log(Method::smmf, "max_degree unknown");
+  const bool super_node = max_degree >= threshold;
+  return log(super_node ? Method::pmf : Method::smmf, "max_degree ", max_degree, super_node ? " >= " : " < ", threshold,
+             " scores in shared memory");
 }
 
 }  // namespace
@@ -40,9 +65,11 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
 Method choose_method(const Call& call, const Attention& attention, Pass pass) {
   if (call.op == Op::smmf) return Method::smmf;
   if (call.op == Op::pmf) return Method::pmf;
-  if (call.method == "smmf") return Method::smmf;
-  if (call.method == "pmf") return Method::pmf;
-  TORCH_CHECK(call.method == "auto", "method: expected 'auto', 'smmf' or 'pmf', got '", call.method, "'");
+  const auto& method = call.route.method;
+  if (method == "smmf") return Method::smmf;
+  if (method == "pmf") return Method::pmf;
+  if (method == "tile") return tile_can_run(attention) ? Method::tile : Method::smmf;
+  TORCH_CHECK(method == "auto", "method: expected 'auto', 'smmf', 'pmf' or 'tile', got '", method, "'");
   return choose_automatically(call, attention, pass);
 }
 

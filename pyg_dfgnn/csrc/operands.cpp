@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "checks.h"
+#include "graph.h"
 
 namespace dfgnn {
 namespace {
@@ -110,6 +111,14 @@ Attention make_attention(const Call& call) {
     attention.colptr = call.colptr->contiguous();
     attention.row = call.row->contiguous();
     attention.perm = call.perm->contiguous();
+  }
+  if (call.route.tiles.has_value()) {
+    const auto& tiles = *call.route.tiles;
+    check_index(tiles, "tiles", tiles, device);
+    const auto expected = (num_dst + kTileStride - 1) / kTileStride + 1;
+    TORCH_CHECK(tiles.numel() == expected, "tiles: expected the ", expected, " entries of find_tiles for ", num_dst,
+                " nodes, got ", tiles.numel());
+    attention.tiles = tiles.contiguous();
   }
   attention.scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   attention.negative_slope = call.parameter;

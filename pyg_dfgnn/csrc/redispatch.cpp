@@ -19,18 +19,22 @@ struct Declared {
 };
 
 template <Op op>
-constexpr const char* kForwardName = op == Op::smmf ? "dfgnn::smmf_fwd" : "dfgnn::pmf_fwd";
-template <>
-constexpr const char* kForwardName<Op::attention> = "dfgnn::attention";
+constexpr const char* kForwardName = op == Op::smmf   ? "dfgnn::smmf_fwd"
+                                     : op == Op::pmf  ? "dfgnn::pmf_fwd"
+                                     : op == Op::tile ? "dfgnn::tile_fwd"
+                                                      : "dfgnn::attention";
 template <Op op>
-constexpr const char* kBackwardName = op == Op::smmf ? "dfgnn::smmf_bwd" : "dfgnn::pmf_bwd";
-template <>
-constexpr const char* kBackwardName<Op::attention> = "dfgnn::attention_bwd";
+constexpr const char* kBackwardName = op == Op::smmf   ? "dfgnn::smmf_bwd"
+                                      : op == Op::pmf  ? "dfgnn::pmf_bwd"
+                                      : op == Op::tile ? "dfgnn::tile_bwd"
+                                                       : "dfgnn::attention_bwd";
 
 template <Op op, class Handle, class... Args>
 auto call_with_route(const Call& call, const Handle& handle, const Args&... args) {
   if constexpr (op == Op::attention) {
-    return handle.call(args..., call.method, call.max_degree);
+    return handle.call(args..., call.route.method, call.route.max_degree, call.route.tiles, call.route.tile_blocks);
+  } else if constexpr (op == Op::tile) {
+    return handle.call(args..., call.route.tiles);
   } else {
     return handle.call(args...);
   }
@@ -95,6 +99,8 @@ ForwardResult dispatch_forward(const Call& call) {
       return forward<Op::smmf>(call);
     case Op::pmf:
       return forward<Op::pmf>(call);
+    case Op::tile:
+      return forward<Op::tile>(call);
     default:
       return forward<Op::attention>(call);
   }
@@ -106,6 +112,8 @@ CallGradients dispatch_backward(const Call& call, const BackwardInputs& inputs) 
       return backward<Op::smmf>(call, inputs);
     case Op::pmf:
       return backward<Op::pmf>(call, inputs);
+    case Op::tile:
+      return backward<Op::tile>(call, inputs);
     default:
       return backward<Op::attention>(call, inputs);
   }
@@ -115,6 +123,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T c
   static const auto op =
       find<std::tuple<at::Tensor, at::Tensor, at::Tensor>(T, T, c10::SymInt)>("dfgnn::csr_to_csc", "");
   return op.call(rowptr, col, num_src);
+}
+
+std::tuple<at::Tensor, at::Tensor> dispatch_find_tiles(T rowptr, T col) {
+  static const auto op = find<std::tuple<at::Tensor, at::Tensor>(T, T)>("dfgnn::find_tiles", "");
+  return op.call(rowptr, col);
 }
 
 Call with_seed(Call call) {

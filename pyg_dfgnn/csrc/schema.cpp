@@ -62,7 +62,9 @@ std::string torch_version() { return TORCH_VERSION; }
 TORCH_LIBRARY(dfgnn, m) {
   define_family(m, "smmf_fwd", "smmf_bwd", "");
   define_family(m, "pmf_fwd", "pmf_bwd", "");
-  define_family(m, "attention", "attention_bwd", ", str method=\"auto\", SymInt max_degree=-1");
+  define_family(m, "tile_fwd", "tile_bwd", ", Tensor? tiles=None");
+  define_family(m, "attention", "attention_bwd",
+                ", str method=\"auto\", SymInt max_degree=-1, Tensor? tiles=None, SymInt tile_blocks=-1");
   m.def(
       "coo_to_csr(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False) -> "
       "(Tensor rowptr, Tensor col, Tensor eid, Tensor stats)");
@@ -72,6 +74,7 @@ TORCH_LIBRARY(dfgnn, m) {
          ", bool transpose=False, bool sum_heads=False) -> Tensor")
             .c_str());
   m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
+  m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
   m.def("dropout_mask(Tensor seed, SymInt num_edges, SymInt heads, float dropout_p) -> Tensor");
   m.def("cuda_version() -> int", cuda_version);
   m.def("torch_version() -> str", torch_version);

@@ -62,7 +62,9 @@ cuda::Attention operands_of(const Attention& a) {
           a.scale,
           a.negative_slope,
           a.dropout_p,
-          static_cast<const int64_t*>(data_of(a.seed))};
+          static_cast<const int64_t*>(data_of(a.seed)),
+          index_of(a.tiles),
+          a.tiles.defined() ? a.tiles.numel() - 1 : 0};
 }
 
 }  // namespace
@@ -79,6 +81,8 @@ ForwardResult forward_cuda(const Attention& given, Method method) {
   if (method == Method::pmf) {
     const auto scores = at::empty({a.num_edges(), a.heads()}, scalars);
     C10_CUDA_CHECK(cuda::pmf_fwd(operands_of(a), outputs, scores.mutable_data_ptr(), stream));
+  } else if (method == Method::tile) {
+    C10_CUDA_CHECK(cuda::tile_fwd(operands_of(a), outputs, stream));
   } else {
     C10_CUDA_CHECK(cuda::smmf_fwd(operands_of(a), outputs, stream));
   }
@@ -110,7 +114,9 @@ Gradients backward_cuda(const Attention& given, const Saved& saved, Method metho
                                  result_of(gradients.bias)};
   const auto stream = c10::cuda::getCurrentCUDAStream();
   const auto operands = operands_of(a);
-  if (method == Method::smmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
+  if (method == Method::tile) {
+    C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
+  } else if (method == Method::smmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
     C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, stream));
   } else {
     const auto workspace = at::empty({2, a.num_edges(), a.heads()}, scalars);

@@ -52,4 +52,15 @@ Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num
   return {colptr, row, perm};
 }
 
+Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col) {
+  const c10::cuda::CUDAGuard guard(rowptr.device());
+  const int64_t nodes = rowptr.numel() - 1;
+  auto tiles = at::empty({(nodes + kTileStride - 1) / kTileStride + 1}, rowptr.options().dtype(at::kInt));
+  auto blocks = at::empty({1}, rowptr.options().dtype(at::kLong));
+  run(cuda::find_tiles,
+      {read(rowptr), read(col), nodes, col.numel(), tiles.mutable_data_ptr<int>(), blocks.mutable_data_ptr<int64_t>()},
+      rowptr.options());
+  return {tiles, blocks};
+}
+
 }  // namespace dfgnn

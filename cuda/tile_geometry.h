@@ -1,0 +1,25 @@
+// How the tile kernels cut a graph, as plain numbers: what counts their work on the CPU reads them too.
+#pragma once
+
+#include <cstdint>
+
+namespace dfgnn::cuda::tile {
+
+constexpr int kStride = 64;     // tiles begin at multiples of it, or at the first boundary after
+constexpr int kWarpRows = 16;   // rows of a warp,
+constexpr int kWindow = 64;     // of a block,
+constexpr int kChunk = 32;      // and nodes on the other side that they meet at a time
+constexpr int kMaxChunks = 24;  // wider tiles go edge by edge
+constexpr int kWide = 8;        // strides from which on blocks share a tile
+
+// Windows of a tile of that many nodes, which `wide` says is shared: their rows.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+constexpr int window_rows(int nodes, bool wide) {
+  if (wide) return kWindow;
+  const int windows = (nodes + kWindow - 1) / kWindow;
+  return ((nodes + windows - 1) / windows + kWarpRows - 1) / kWarpRows * kWarpRows;
+}
+
+}  // namespace dfgnn::cuda::tile
