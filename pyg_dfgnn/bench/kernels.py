@@ -81,7 +81,7 @@ class EagerAttention(MessagePassing):
     ) -> Tensor:
         if self.score == "additive":
             s = torch.nn.functional.leaky_relu(dst_i + src_j, 0.2)
-        elif self.score == "additive_v2":
+        elif self.score == "additive_v2" and factor is not None:
             s = (torch.nn.functional.leaky_relu(dst_i + src_j, 0.2) * factor).sum(-1)
         else:
             s = (dst_i * src_j).sum(-1) * (dst_i.size(-1) ** -0.5 if factor is None else factor)
