@@ -88,7 +88,7 @@ __device__ __forceinline__ typename S::A packed_dot(const Packed<S>& a, const Pa
   return sum;
 }
 
-// A lane's share of a row of numbers of the accumulation type, 16-byte aligned where vectors are.
+// A lane's share of a row that is of the accumulation type already.
 template <class S>
 struct NumberFragment {
   using A = typename S::A;

@@ -28,7 +28,7 @@ import pyg_dfgnn
 from .measure import peak_mib, time_ms
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SCORES = ("dot", "cosine", "additive")
+SCORES = ("dot", "cosine", "additive", "additive_v2")
 BACKENDS = ("smmf", "pmf", "auto", "pyg")
 L2_BYTES = 128 * 2**20  # inputs are rotated where they would fit a cache of this size
 # Largest error of a result, relative to the largest element of the float64 reference.
@@ -47,17 +47,27 @@ class EagerAttention(MessagePassing):
         if self.score == "dot":
             q, k, v = operands["q"], operands["k"], operands["v"]
             return self.propagate(
-                edge_index, size=size, dst=(q, q), src=(k, k), value=(v, v), beta=None
+                edge_index, size=size, dst=(q, q), src=(k, k), value=(v, v), factor=None
             )
         if self.score == "cosine":
             x, beta = operands["x_dst"], operands["beta"]
             unit = torch.nn.functional.normalize(x, dim=-1)
             return self.propagate(
-                edge_index, size=size, dst=(unit, unit), src=(unit, unit), value=(x, x), beta=beta
+                edge_index, size=size, dst=(unit, unit), src=(unit, unit), value=(x, x), factor=beta
+            )
+        if self.score == "additive_v2":
+            x_dst, x_src, att = operands["x_dst"], operands["x_src"], operands["att"]
+            return self.propagate(
+                edge_index,
+                size=size,
+                dst=(x_dst, x_dst),
+                src=(x_src, x_src),
+                value=(x_src, x_src),
+                factor=att,
             )
         a_dst, a_src, v = operands["a_dst"], operands["a_src"], operands["v"]
         return self.propagate(
-            edge_index, size=size, dst=(a_dst, a_dst), src=(a_src, a_src), value=(v, v), beta=None
+            edge_index, size=size, dst=(a_dst, a_dst), src=(a_src, a_src), value=(v, v), factor=None
         )
 
     def message(
@@ -65,14 +75,16 @@ class EagerAttention(MessagePassing):
         dst_i: Tensor,
         src_j: Tensor,
         value_j: Tensor,
-        beta: Optional[Tensor],  # PyG reads the annotation, and does not know |
+        factor: Optional[Tensor],  # PyG reads the annotation, and does not know |
         index: Tensor,
         size_i: Optional[int],
     ) -> Tensor:
         if self.score == "additive":
             s = torch.nn.functional.leaky_relu(dst_i + src_j, 0.2)
+        elif self.score == "additive_v2" and factor is not None:
+            s = (torch.nn.functional.leaky_relu(dst_i + src_j, 0.2) * factor).sum(-1)
         else:
-            s = (dst_i * src_j).sum(-1) * (dst_i.size(-1) ** -0.5 if beta is None else beta)
+            s = (dst_i * src_j).sum(-1) * (dst_i.size(-1) ** -0.5 if factor is None else factor)
         return value_j * softmax(s, index, num_nodes=size_i).unsqueeze(-1)
 
 
@@ -142,6 +154,9 @@ def make_operands(
             "x_src": x,
             "beta": torch.ones(1, device=device, dtype=dtype).requires_grad_(),
         }
+    if score == "additive_v2":
+        att = torch.randn(heads, head_dim, device=device, dtype=dtype) * head_dim**-0.5
+        return {"x_dst": features(), "x_src": features(), "att": att.requires_grad_()}
     return {"a_dst": scalars(), "a_src": scalars(), "v": features()}
 
 
@@ -172,12 +187,15 @@ def reference_rows(
     for i in rows.tolist():
         begin, end = workload.rowptr[i : i + 2].tolist()
         j = workload.col[begin:end].long()
-        value = x["x_src" if score == "cosine" else "v"][j].double()
+        value = x["v" if score in ("dot", "additive") else "x_src"][j].double()
         if score == "dot":
             s = (x["q"][i].double() * x["k"][j].double()).sum(-1) * value.size(-1) ** -0.5
         elif score == "cosine":
             unit = torch.nn.functional.normalize(x["x_dst"][i].double(), dim=-1)
             s = x["beta"].double() * (unit * torch.nn.functional.normalize(value, dim=-1)).sum(-1)
+        elif score == "additive_v2":
+            z = torch.nn.functional.leaky_relu(x["x_dst"][i].double() + value, 0.2)
+            s = (x["att"].double() * z).sum(-1)
         else:
             s = torch.nn.functional.leaky_relu(x["a_dst"][i].double() + x["a_src"][j].double(), 0.2)
         results.append((s.softmax(0).unsqueeze(-1) * value).sum(0))

@@ -8,20 +8,19 @@
 namespace dfgnn {
 
 enum class Score { dot, cosine, additive, additive_v2 };
+enum class Method { smmf, pmf, tile };
 
 // Whether the value is src, so that one row a source serves both.
 inline bool value_is_src(Score score) { return score == Score::cosine || score == Score::additive_v2; }
-
-enum class Method { smmf, pmf, tile };
 
 // One call's operands, checked and contiguous (see operands.cpp). N_dst rows are destinations, N_src columns are
 // sources, E = col.numel() edges, H heads of size D. T is the value's dtype; A is the accumulation type: double when T
 // is double, float otherwise.
 //
 // The logit of head h of edge e = (i <- j), at position e of the CSR:
-//   dot       s = scale * <dst_i, src_j>                                     + bias_e
-//   cosine    s = dst_scale_i * src_scale_j * <dst_i, src_j>                 + bias_e     (value is src)
-//   additive  s = leaky_relu(dst_i + src_j + a_edge_e, negative_slope)       + bias_e
+//   dot          s = scale * <dst_i, src_j>                                  + bias_e
+//   cosine       s = dst_scale_i * src_scale_j * <dst_i, src_j>              + bias_e     (value is src)
+//   additive     s = leaky_relu(dst_i + src_j + a_edge_e, negative_slope)    + bias_e
 //   additive_v2  s = <att, leaky_relu(dst_i + src_j, negative_slope)>        + bias_e     (value is src)
 // out_i = sum_j dropout(softmax_j(s)) value_j;  lse_i = log sum_j exp(s_ij), -inf for a row without edges (out_i = 0).
 struct Attention {
@@ -61,14 +60,12 @@ struct Saved {
 
 // Gradients of the logit's operands as the kernels make them, each with the dtype and shape of its operand;
 // operands.cpp turns cosine's into those of x and beta, and additive_v2's, which lack the factor att, into those of x
-// and att. There, g_e = ds leaky_relu'(dst_i + src_j), [D].
+// and att. With ds' = ds * leaky_relu', a number for additive and [D] for additive_v2:
 struct Gradients {
-  at::Tensor dst;     // dot: scale * sum_j ds src_j;  cosine: sum_j ds src_scale_j src_j;  additive: sum_j ds';
-                      // additive_v2: sum_j g
-  at::Tensor src;     // dot: scale * sum_i ds dst_i;  cosine: sum_i ds dst_scale_i dst_i;  additive: sum_i ds';
-                      // additive_v2: sum_i g
+  at::Tensor dst;     // dot: scale * sum_j ds src_j;  cosine: sum_j ds src_scale_j src_j;  additive, _v2: sum_j ds'
+  at::Tensor src;     // dot: scale * sum_i ds dst_i;  cosine: sum_i ds dst_scale_i dst_i;  additive, _v2: sum_i ds'
   at::Tensor value;   // sum_i dropout(p) grad_out_i, T [N_src, H, D]
-  at::Tensor a_edge;  // additive, where a_edge is defined: ds' = ds * leaky_relu', A [E, H]
+  at::Tensor a_edge;  // additive, where a_edge is defined: ds', A [E, H]
   at::Tensor bias;    // where bias is defined: ds, A [E, H]
 };
 

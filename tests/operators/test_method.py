@@ -12,8 +12,12 @@ max_degree, dtype, score, method = {arguments}
 rowptr, col = torch.tensor([0, 3]), torch.tensor([0, 0, 0])
 x = torch.randn(1, 1, 4, dtype=getattr(torch, dtype))
 a = torch.randn(1, 1, dtype=x.dtype)
-operands = {{"q": x, "k": x, "v": x}} if score == "dot" else {{"a_dst": a, "a_src": a, "v": x}}
-torch.ops.dfgnn.attention(rowptr, col, **operands, max_degree=max_degree, method=method)
+operands = {{
+    "dot": {{"q": x, "k": x, "v": x}},
+    "additive": {{"a_dst": a, "a_src": a, "v": x}},
+    "additive_v2": {{"x_dst": x, "x_src": x, "att": x[0]}},
+}}
+torch.ops.dfgnn.attention(rowptr, col, **operands[score], max_degree=max_degree, method=method)
 """
 
 
@@ -33,6 +37,7 @@ def log(*arguments: object, enabled: str = "1") -> str:
         (12287, "float32", "dot", "smmf"),
         (12288, "float32", "dot", "pmf"),  # 48 KiB of float32 scores
         (12288, "float32", "additive", "smmf"),  # only dot scores have a choice
+        (12288, "float32", "additive_v2", "smmf"),
         (24575, "bfloat16", "dot", "smmf"),
         (24576, "bfloat16", "dot", "pmf"),
     ],
