@@ -3,11 +3,12 @@
 import torch
 
 from . import _library, nn, ops
+from .fuse import fuse, unfuse
 from .graph import Graph, build_graph
 
 _library.load()
 
-__all__ = ["Graph", "build_graph", "cuda_version", "nn", "ops"]
+__all__ = ["Graph", "build_graph", "cuda_version", "fuse", "nn", "ops", "unfuse"]
 __version__ = "0.1.0"
 
 

@@ -40,6 +40,9 @@ _STEPS = (
     "message_and_aggregate",
 )
 
+# What FusedConv.set_up puts into a layer.
+OWN_ATTRIBUTES = ("method", "scripts_fused", "__jit_ignored_attributes__")
+
 _HOOKS = (
     "_propagate_forward_pre_hooks",
     "_propagate_forward_hooks",
@@ -71,6 +74,10 @@ class FusedConv(MessagePassing):
 
     def __init__(self, *args: Any, method: str = "auto", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.set_up(method)
+
+    def set_up(self, method: str) -> None:
+        """Gives a layer what ours have on top of PyG's; also one that just became ours in place."""
         self.method = method
         if self._sums_messages() and getattr(self, "edge_dim", None) is None:
             self.scripts_fused = True
