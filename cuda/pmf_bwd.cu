@@ -2,9 +2,8 @@
 // the ds with src by rows, of the ds with dst and the weights with grad_out by columns. Any head size.
 #include "edges.cuh"
 #include "gradient.cuh"
-#include "row_blocks.cuh"
 #include "sddmm.cuh"
-#include "shapes.cuh"
+#include "spmm.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -46,81 +45,6 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   });
 }
 
-// result_r = factor * sum over the entries of row r of edge_weights[position, h] * scale[n, h] * x[n, h], n the entry's
-// node. Where not has_features, the sum of the weights alone.
-template <class T>
-struct Spmm {
-  using A = typename Accumulate<T>::type;
-  Index ptr, node, position;  // position.data null: the entry's own
-  int64_t num_rows, num_nodes;
-  const A* edge_weights;
-  const void *scale, *x;  // scale may be null
-  A factor;
-  bool has_features;
-  void* result;  // T [num_rows, heads, head_dim]; without features, A [num_rows, heads]
-};
-
-template <class S, bool kFeatures>
-__global__ void __launch_bounds__(RowPlan::kThreads)
-    spmm_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
-  using A = typename S::A;
-  __shared__ SliceSums<S> sums;
-  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  const int h = blockIdx.y;
-  constexpr int kUnroll = 4;
-  for_rows(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice) {
-    for (int f = 0; f < (kFeatures && S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
-      Fragment<S> sum;
-      sum.zero();
-      A weight_sum = A(0);
-      for (int64_t base = entries.begin + group; base < entries.end; base += kUnroll * S::kGroups) {
-        Packed<S> x[kUnroll];
-        A weight[kUnroll];
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          const int64_t c = base + u * S::kGroups;
-          const int n = c < entries.end ? checked_node(m.node[c], m.num_nodes) : kNoNode;
-          weight[u] = A(0);
-          x[u] = {};
-          if (n == kNoNode) continue;
-          const int64_t e = m.position.data ? clamp_to(m.position[c], a.num_edges - 1) : c;
-          weight[u] = m.edge_weights[a.scalar(e, h)];
-          if (m.scale) weight[u] *= a.at(m.scale, a.scalar(n, h));
-          if constexpr (kFeatures) x[u].load(a.features(m.x, n, h) + f, lane, a.head_dim - f);
-        }
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          if constexpr (kFeatures) {
-            sum.add(weight[u], x[u]);
-          } else {
-            weight_sum += weight[u];
-          }
-        }
-      }
-      __syncwarp();
-      if constexpr (kFeatures) {
-        store_row_sum(sum, a.features(m.result, r, h) + f, a.head_dim - f, m.factor, is_slice, sums);
-      } else {
-        store_scalar_sum<S>(weight_sum, static_cast<A*>(m.result) + a.scalar(r, h), is_slice);
-      }
-    }
-  });
-}
-
-template <class S>
-cudaError_t launch_spmm(const Attention& a, const Spmm<typename S::T>& m, cudaStream_t stream) {
-  if (m.num_rows == 0) return cudaSuccess;
-  const RowPlan plan = plan_rows(m.num_rows, a.num_edges);
-  const dim3 grid(plan.blocks, a.heads);
-  const Typed<typename S::T> typed{a};
-  if (m.has_features) {
-    spmm_kernel<typename S::Wide, true><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
-  } else {
-    spmm_kernel<typename S::Wide, false><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
-  }
-  return cudaGetLastError();
-}
-
 }  // namespace
 
 cudaError_t pmf_bwd(const Attention& attention, const Gradients& g, void* workspace, cudaStream_t stream) {
@@ -145,9 +69,11 @@ cudaError_t pmf_bwd(const Attention& attention, const Gradients& g, void* worksp
     const A factor = a.score == Score::dot ? static_cast<A>(a.scale) : A(1);
     const bool additive = a.score == Score::additive;
     const Spmm<T> passes[] = {
-        {a.rowptr, a.col, Index{}, a.num_dst, a.num_src, operands, a.src_scale, a.src, factor, !additive, g.dst},
-        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, operands, a.dst_scale, a.dst, factor, !additive, g.src},
-        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, weights, nullptr, g.grad_out, A(1), true, g.value},
+        {a.rowptr, a.col, Index{}, a.num_dst, a.num_src, operands, a.src_scale, a.src, a.heads, factor, !additive,
+         g.dst},
+        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, operands, a.dst_scale, a.dst, a.heads, factor, !additive,
+         g.src},
+        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, weights, nullptr, g.grad_out, a.heads, A(1), true, g.value},
     };
     for (const auto& pass : passes) {
       const cudaError_t pass_error = launch_spmm<S>(a, pass, stream);

@@ -150,3 +150,61 @@ def additive_attention(
         max_degree=graph.max_degree,
     )
     return out
+
+
+def sddmm(a: Tensor, b: Tensor, graph: Graph) -> Tensor:
+    """Inner products of the two ends of every edge: ``s[e, h] = a[i, h] · b[j, h]``.
+
+    Differentiable any number of times, in memory proportional to the edges.
+
+    Args:
+        a: ``[num_dst, heads, head_dim]``, or with one head, which then serves all of ``b``'s.
+        b: ``[num_src, heads, head_dim]``, or with one head.
+
+    Returns:
+        ``[E, heads]``, float32 (float64 for float64); 0 for entries of ``graph.col`` that are no
+        edges.
+    """
+    return torch.ops.dfgnn.sddmm(
+        graph.rowptr,
+        graph.col,
+        a=a,
+        b=b,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+    )
+
+
+def spmm(
+    weight: Tensor,
+    x: Tensor,
+    graph: Graph,
+    transpose: bool = False,
+    sum_heads: bool = False,
+) -> Tensor:
+    """Weighted sums over the edges of every destination: ``y[i, h] = Σ_e weight[e, h] x[j(e), h]``.
+
+    Differentiable any number of times, in memory proportional to the edges.
+
+    Args:
+        weight: ``[E, heads]``, of ``x``'s dtype or float32.
+        x: ``[num_src, heads, head_dim]``, or with one head, which then serves all.
+        transpose: Sum over the edges of every source instead: ``x`` is of the destinations, the
+            result of the sources.
+        sum_heads: Sum over the heads, too: the result has one head.
+
+    Returns:
+        ``[num_dst, heads, head_dim]``, of ``x``'s dtype.
+    """
+    return torch.ops.dfgnn.spmm(
+        graph.rowptr,
+        graph.col,
+        weight=weight,
+        x=x,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        transpose=transpose,
+        sum_heads=sum_heads,
+    )

@@ -1,7 +1,8 @@
 #include "operands.h"
 
 #include <cmath>
-#include <limits>
+
+#include "checks.h"
 
 namespace dfgnn {
 namespace {
@@ -19,60 +20,6 @@ Names names_of(Score score) {
     default:
       return {"a_dst", "a_src", "v"};
   }
-}
-
-void check_index(const at::Tensor& t, const char* name, const at::Tensor& like, const at::Device& device) {
-  TORCH_CHECK(t.dim() == 1, name, ": expected a 1-dimensional tensor, got shape ", t.sizes());
-  TORCH_CHECK(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, name,
-              ": expected an int32 or int64 tensor, got ", t.scalar_type());
-  TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of rowptr (", like.scalar_type(),
-              "), got ", t.scalar_type());
-  TORCH_CHECK(t.device() == device, name, ": expected a tensor on ", device, ", got one on ", t.device());
-}
-
-void check_shape(const at::Tensor& t, const char* name, at::IntArrayRef shape, const char* meaning) {
-  TORCH_CHECK(t.sizes() == shape, name, ": expected shape ", meaning, " = ", shape, ", got ", t.sizes());
-}
-
-void check_device(const at::Tensor& t, const char* name, const at::Device& device) {
-  TORCH_CHECK(t.device() == device, name, ": expected a tensor on ", device, ", got one on ", t.device());
-}
-
-void check_features(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {
-  TORCH_CHECK(t.dim() == 3, name, ": expected a 3-dimensional tensor [nodes, heads, head size], got shape ", t.sizes());
-  TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of ", like_name, " (",
-              like.scalar_type(), "), got ", t.scalar_type());
-  check_device(t, name, like.device());
-}
-
-at::Tensor to_accumulate(const at::Tensor& t, at::ScalarType type) { return t.to(type).contiguous(); }
-
-// A term of the logits that is smaller than the features: the value's dtype or float32.
-at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Tensor& value, at::IntArrayRef shape,
-                      const char* meaning) {
-  check_shape(t, name, shape, meaning);
-  check_device(t, name, value.device());
-  TORCH_CHECK(t.scalar_type() == value.scalar_type() || t.scalar_type() == at::kFloat, name,
-              ": expected the value's dtype (", value.scalar_type(), ") or float32, got ", t.scalar_type());
-  return to_accumulate(t, accumulate_type(value.scalar_type()));
-}
-
-// Whether the call has the graph by source too.
-bool check_csc(const Call& call, int64_t num_src, const at::Device& device) {
-  const int given = call.colptr.has_value() + call.row.has_value() + call.perm.has_value();
-  TORCH_CHECK(given == 0 || given == 3,
-              "colptr, row, perm: expected all three of the CSC's tensors or none of them, got ", given);
-  if (given == 0) return false;
-  check_index(*call.colptr, "colptr", call.rowptr, device);
-  check_index(*call.row, "row", call.rowptr, device);
-  check_index(*call.perm, "perm", call.rowptr, device);
-  TORCH_CHECK(call.colptr->numel() == num_src + 1, "colptr: expected [N_src + 1] = ", num_src + 1, " entries, got ",
-              call.colptr->numel());
-  TORCH_CHECK(call.row->numel() == call.col.numel(), "row: expected [E] = ", call.col.numel(), " entries, got ",
-              call.row->numel());
-  TORCH_CHECK(call.perm->numel() == call.col.numel(), "perm: expected [E] = ", call.col.numel(), " entries, got ",
-              call.perm->numel());
-  return true;
 }
 
 // 1 / max(|x|, eps), as torch.nn.functional.normalize has it.

@@ -61,6 +61,11 @@ TORCH_LIBRARY(dfgnn, m) {
   m.def(
       "coo_to_csr(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False) -> "
       "(Tensor rowptr, Tensor col, Tensor eid, Tensor stats)");
+  const std::string csc = "Tensor? colptr=None, Tensor? row=None, Tensor? perm=None";
+  m.def(("sddmm(Tensor rowptr, Tensor col, *, Tensor a, Tensor b, " + csc + ") -> Tensor").c_str());
+  m.def(("spmm(Tensor rowptr, Tensor col, *, Tensor weight, Tensor x, " + csc +
+         ", bool transpose=False, bool sum_heads=False) -> Tensor")
+            .c_str());
   m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
   m.def("cuda_version() -> int", cuda_version);
   m.def("torch_version() -> str", torch_version);

@@ -1,51 +1,17 @@
-// forward_cpu and backward_cpu: picks the kernels for this machine, allocates, and runs their passes in parallel.
+// forward_cpu and backward_cpu: allocates and runs the kernels' passes.
 #include "attention.h"
 
-#include <ATen/Parallel.h>
-
 #include <cmath>
-#include <cstdlib>
-#include <memory>
-#include <string_view>
 
-#include "kernels.h"
-#include "schedule.h"
+#include "run.h"
 
 namespace dfgnn {
 namespace cpu {
 namespace {
 
-using KernelsOf = Kernels (*)(Logit, Type);
-
-// The widest instruction set of this machine, or a narrower one that ATEN_CPU_CAPABILITY (torch's own variable, read
-// once, as torch does) asks for.
-KernelsOf choose_instruction_set() {
-#if defined(__x86_64__)
-  const char* variable = std::getenv("ATEN_CPU_CAPABILITY");
-  const std::string_view limit = variable ? variable : "avx512";
-  if (limit != "default") {
-    if (limit != "avx2" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return avx512::kernels;
-    }
-    // Every processor with AVX2 and FMA has F16C too.
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kernels;
-  }
-#endif
-  return baseline::kernels;
+Kernels kernels_for(const Attention& a) {
+  return instruction_set().kernels(static_cast<Logit>(a.score), type_of(a.value));
 }
-
-Kernels kernels_for(const Attention& attention) {
-  static const KernelsOf kernels = choose_instruction_set();
-  const auto type = attention.value.scalar_type();
-  return kernels(static_cast<Logit>(attention.score), type == at::kDouble     ? Type::f64
-                                                      : type == at::kHalf     ? Type::f16
-                                                      : type == at::kBFloat16 ? Type::bf16
-                                                                              : Type::f32);
-}
-
-const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
-void* writable(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 
 Args make_args(const Attention& a) {
   Args args{};
@@ -78,29 +44,6 @@ Args make_args(const Attention& a) {
     args.keep_scale = a.dropout_p < 1 ? 1 / (1 - a.dropout_p) : 0;
   }
   return args;
-}
-
-void run(const Pass& pass, const Args& args, const Schedule& schedule, int64_t element_size) {
-  const int64_t size = pass.state_size(args) * element_size;
-  const auto allocate = [&](int64_t states) { return std::make_unique_for_overwrite<char[]>(states * size); };
-  const auto& pieces = schedule.pieces;
-  const int64_t num_pieces = int64_t(pieces.size());
-  const auto states = allocate(num_pieces);
-  at::parallel_for(0, num_pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      pass.piece(args, pieces[k].row, pieces[k].begin, pieces[k].end, states.get() + k * size);
-    }
-  });
-  at::parallel_for(0, int64_t(schedule.long_rows.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      const int64_t first = schedule.long_rows[k], count = schedule.long_rows[k + 1] - first;
-      pass.merge(args, pieces[first].row, states.get() + first * size, count);
-    }
-  });
-  at::parallel_for(0, int64_t(schedule.chunks.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-    const auto state = allocate(1);
-    for (int64_t c = begin; c < end; ++c) pass.rows(args, schedule.chunks[c], schedule.chunks[c + 1], state.get());
-  });
 }
 
 }  // namespace

@@ -38,6 +38,9 @@ struct Args {
   void *weight, *grad_score;
   void* grad_bias;  // A [E, H], additive with a bias only: elsewhere it is grad_score
   void *grad_dst, *grad_src, *grad_value;
+
+  // sddmm: dst, src and out; spmm: weight, src and out. What has one head has it for all.
+  int64_t dst_heads, src_heads, out_heads;
 };
 
 // A row of more edges than this is computed in pieces that run in parallel. The pieces depend on its degree alone, so
@@ -62,14 +65,21 @@ struct Kernels {
   Pass backward_src;  // over columns: grad_src, grad_value
 };
 
+struct ProductKernels {
+  Pass sddmm, spmm;
+};
+
 namespace baseline {
 Kernels kernels(Logit logit, Type type);
-}
+ProductKernels product_kernels(Type type);
+}  // namespace baseline
 namespace avx2 {
 Kernels kernels(Logit logit, Type type);
-}
+ProductKernels product_kernels(Type type);
+}  // namespace avx2
 namespace avx512 {
 Kernels kernels(Logit logit, Type type);
-}
+ProductKernels product_kernels(Type type);
+}  // namespace avx512
 
 }  // namespace dfgnn::cpu

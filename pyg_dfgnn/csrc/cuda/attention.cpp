@@ -5,25 +5,11 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <limits>
-
 #include "../attention.h"
+#include "tensors.h"
 
 namespace dfgnn {
 namespace {
-
-cuda::Type type_of(const at::Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kFloat:
-      return cuda::Type::f32;
-    case at::kHalf:
-      return cuda::Type::f16;
-    case at::kBFloat16:
-      return cuda::Type::bf16;
-    default:
-      return cuda::Type::f64;
-  }
-}
 
 cuda::Score score_of(Score score) {
   switch (score) {
@@ -34,18 +20,6 @@ cuda::Score score_of(Score score) {
     default:
       return cuda::Score::additive;
   }
-}
-
-cuda::Index index_of(const at::Tensor& t) {
-  if (!t.defined()) return {};
-  return {t.const_data_ptr(), t.scalar_type() == at::kLong};
-}
-
-const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
-
-// Kernels load features 16 bytes at a time; a view may begin anywhere.
-at::Tensor aligned(const at::Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 ? t : t.clone();
 }
 
 // The operands with features aligned; `src` and `value` stay one tensor where they are.
@@ -62,12 +36,7 @@ Attention align_features(Attention a) {
 }
 
 cuda::Attention operands_of(const Attention& a) {
-  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
-  TORCH_CHECK(a.num_dst() < kLimit && a.num_src() < kLimit, "rowptr: expected fewer than 2^31 nodes on CUDA, got ",
-              a.num_dst(), " destinations and ", a.num_src(), " sources");
-  TORCH_CHECK(a.heads() * a.head_dim() < kLimit / 8 && a.heads() < 65536,
-              "heads: expected fewer than 2^16, and fewer than 2^28 features a node, on CUDA, got ", a.heads(),
-              " heads of size ", a.head_dim());
+  check_sizes(a.num_dst(), a.num_src(), a.heads(), a.head_dim());
   return {type_of(a.value),
           score_of(a.score),
           a.num_dst(),

@@ -1,0 +1,32 @@
+// sddmm and spmm on CUDA: what callers of the kernels see. Types, layout and alignment are those of attention.h.
+#pragma once
+
+#include "attention.h"
+
+namespace dfgnn::cuda {
+
+// T [nodes, heads, head_dim]; where it has one head, that serves all.
+struct Features {
+  const void* data;
+  int heads;
+};
+
+// One compressed form of a graph: entry c of row r joins it to node[c], and has place position[c] (c where its data is
+// null) in [num_edges, heads].
+struct Products {
+  Type type;
+  int64_t num_rows, num_nodes, num_edges;
+  int heads, head_dim;
+  Index ptr, node, position;
+};
+
+// result A [num_edges, heads]: <a_r, b_node> of every entry that belongs to a row; the others' are left as they are.
+// position.data is null.
+cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, void* result, cudaStream_t stream);
+
+// result T [num_rows, heads, head_dim]: sum of weight * x_node over the entries of r; with sum_heads over the heads
+// too, T [num_rows, 1, head_dim]. weight: A [num_edges, heads].
+cudaError_t spmm(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
+                 cudaStream_t stream);
+
+}  // namespace dfgnn::cuda

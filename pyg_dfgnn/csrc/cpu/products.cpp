@@ -1,0 +1,58 @@
+#include "../products.h"
+
+#include <algorithm>
+#include <array>
+
+#include "../attention.h"
+#include "run.h"
+
+namespace dfgnn {
+namespace {
+
+cpu::Args make_args(const Compressed& graph, int64_t heads, int64_t head_dim) {
+  cpu::Args args{};
+  args.rowptr = cpu::data_of(graph.ptr);
+  args.col = cpu::data_of(graph.node);
+  args.perm = cpu::data_of(graph.position);
+  args.wide_index = graph.ptr.scalar_type() == at::kLong;
+  args.num_dst = graph.num_rows();
+  args.num_src = graph.num_nodes;
+  args.num_edges = graph.num_edges();
+  args.heads = heads;
+  args.head_dim = head_dim;
+  return args;
+}
+
+}  // namespace
+
+at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
+  const int64_t heads = std::max(a.size(1), b.size(1)), head_dim = a.size(2);
+  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), heads * head_dim);
+  const auto options = a.options().dtype(accumulate_type(a.scalar_type()));
+  const std::array<int64_t, 2> shape = {graph.num_edges(), heads};
+  const auto out = schedule.complete ? at::empty(shape, options) : at::zeros(shape, options);
+  auto args = make_args(graph, heads, head_dim);
+  args.dst = cpu::data_of(a);
+  args.dst_heads = a.size(1);
+  args.src = cpu::data_of(b);
+  args.src_heads = b.size(1);
+  args.out = cpu::writable(out);
+  cpu::run(cpu::instruction_set().product_kernels(cpu::type_of(a)).sddmm, args, schedule, out.element_size());
+  return out;
+}
+
+at::Tensor spmm_cpu(const Compressed& graph, const at::Tensor& weight, const at::Tensor& x, bool sum_heads) {
+  const int64_t heads = weight.size(1), head_dim = x.size(2);
+  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), heads * head_dim);
+  const auto out = at::empty({graph.num_rows(), sum_heads ? 1 : heads, head_dim}, x.options());
+  auto args = make_args(graph, heads, head_dim);
+  args.weight = const_cast<void*>(cpu::data_of(weight));
+  args.src = cpu::data_of(x);
+  args.src_heads = x.size(1);
+  args.out = cpu::writable(out);
+  args.out_heads = out.size(1);
+  cpu::run(cpu::instruction_set().product_kernels(cpu::type_of(x)).spmm, args, schedule, weight.element_size());
+  return out;
+}
+
+}  // namespace dfgnn

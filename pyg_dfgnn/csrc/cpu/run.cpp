@@ -1,0 +1,58 @@
+#include "run.h"
+
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+namespace dfgnn::cpu {
+namespace {
+
+InstructionSet choose_instruction_set() {
+#if defined(__x86_64__)
+  const char* variable = std::getenv("ATEN_CPU_CAPABILITY");
+  const std::string_view limit = variable ? variable : "avx512";
+  if (limit != "default") {
+    if (limit != "avx2" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      return {avx512::kernels, avx512::product_kernels};
+    }
+    // Every processor with AVX2 and FMA has F16C too.
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {avx2::kernels, avx2::product_kernels};
+  }
+#endif
+  return {baseline::kernels, baseline::product_kernels};
+}
+
+}  // namespace
+
+const InstructionSet& instruction_set() {
+  static const InstructionSet chosen = choose_instruction_set();
+  return chosen;
+}
+
+void run(const Pass& pass, const Args& args, const Schedule& schedule, int64_t element_size) {
+  const int64_t size = pass.state_size(args) * element_size;
+  const auto allocate = [&](int64_t states) { return std::make_unique_for_overwrite<char[]>(states * size); };
+  const auto& pieces = schedule.pieces;
+  const int64_t num_pieces = int64_t(pieces.size());
+  const auto states = allocate(num_pieces);
+  at::parallel_for(0, num_pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      pass.piece(args, pieces[k].row, pieces[k].begin, pieces[k].end, states.get() + k * size);
+    }
+  });
+  at::parallel_for(0, int64_t(schedule.long_rows.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const int64_t first = schedule.long_rows[k], count = schedule.long_rows[k + 1] - first;
+      pass.merge(args, pieces[first].row, states.get() + first * size, count);
+    }
+  });
+  at::parallel_for(0, int64_t(schedule.chunks.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+    const auto state = allocate(1);
+    for (int64_t c = begin; c < end; ++c) pass.rows(args, schedule.chunks[c], schedule.chunks[c + 1], state.get());
+  });
+}
+
+}  // namespace dfgnn::cpu

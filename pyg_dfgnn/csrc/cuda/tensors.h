@@ -1,0 +1,47 @@
+// From tensors to what the kernels of cuda/ take.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "../../../cuda/attention.h"
+
+namespace dfgnn {
+
+inline cuda::Type type_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      return cuda::Type::f32;
+    case at::kHalf:
+      return cuda::Type::f16;
+    case at::kBFloat16:
+      return cuda::Type::bf16;
+    default:
+      return cuda::Type::f64;
+  }
+}
+
+inline cuda::Index index_of(const at::Tensor& t) {
+  if (!t.defined()) return {};
+  return {t.const_data_ptr(), t.scalar_type() == at::kLong};
+}
+
+inline const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+
+// Kernels load features 16 bytes at a time; a view may begin anywhere.
+inline at::Tensor aligned(const at::Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 ? t : t.clone();
+}
+
+// Kernels count nodes, and the features of a node, in int.
+inline void check_sizes(int64_t num_dst, int64_t num_src, int64_t heads, int64_t head_dim) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  TORCH_CHECK(num_dst < kLimit && num_src < kLimit, "rowptr: expected fewer than 2^31 nodes on CUDA, got ", num_dst,
+              " destinations and ", num_src, " sources");
+  TORCH_CHECK(heads * head_dim < kLimit / 8 && heads < 65536,
+              "heads: expected fewer than 2^16, and fewer than 2^28 features a node, on CUDA, got ", heads,
+              " heads of size ", head_dim);
+}
+
+}  // namespace dfgnn

@@ -1,0 +1,121 @@
+#include "products.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "call.h"
+#include "checks.h"
+
+namespace dfgnn {
+namespace {
+
+void check_value(const at::Tensor& x, const char* name) {
+  const auto type = x.scalar_type();
+  TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble, name,
+              ": expected float32, float16, bfloat16 or float64, got ", type);
+  check_features(x, name, x, name);
+  TORCH_CHECK(x.size(1) >= 1 && x.size(2) >= 1, name, ": expected at least one head of size at least 1, got shape ",
+              x.sizes());
+}
+
+void check_nodes(const at::Tensor& x, const char* name, int64_t num_nodes, const char* meaning) {
+  TORCH_CHECK(x.size(0) == num_nodes, name, ": expected ", meaning, " = ", num_nodes, " nodes, got shape ", x.sizes());
+}
+
+void check_structure(const Structure& graph, int64_t num_src, const at::Device& device) {
+  check_index(graph.rowptr, "rowptr", graph.rowptr, device);
+  check_index(graph.col, "col", graph.rowptr, device);
+  TORCH_CHECK(graph.rowptr.numel() >= 1, "rowptr: expected [N_dst + 1] entries, got none");
+  TORCH_CHECK(num_src > 0 || graph.col.numel() == 0, "col: expected no entries where there are no source nodes, got ",
+              graph.col.numel());
+  check_csc(graph, num_src, device);
+}
+
+template <auto backend>
+at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
+  check_value(a, "a");
+  check_features(b, "b", a, "a");
+  TORCH_CHECK(b.size(2) == a.size(2), "b: expected the head size of a (", a.size(2), "), got shape ", b.sizes());
+  TORCH_CHECK(b.size(1) == a.size(1) || b.size(1) == 1 || a.size(1) == 1, "b: expected one head or as many as a (",
+              a.size(1), "), got shape ", b.sizes());
+  check_structure({rowptr, col, colptr, row, perm}, b.size(0), a.device());
+  check_nodes(a, "a", rowptr.numel() - 1, "rowptr.numel() - 1");
+  return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), b.size(0)}, a.contiguous(), b.contiguous());
+}
+
+template <auto backend>
+at::Tensor spmm(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
+  check_value(x, "x");
+  TORCH_CHECK(!transpose || colptr.has_value(),
+              "colptr, row, perm: expected all three of the CSC's tensors with transpose=True, got none");
+  const int64_t num_src = transpose ? colptr->numel() - 1 : x.size(0);
+  check_structure({rowptr, col, colptr, row, perm}, num_src, x.device());
+  if (transpose) check_nodes(x, "x", rowptr.numel() - 1, "rowptr.numel() - 1");
+  TORCH_CHECK(weight.dim() == 2 && weight.size(0) == col.numel() && weight.size(1) >= 1,
+              "weight: expected shape [E, heads] with E = ", col.numel(), ", got ", weight.sizes());
+  TORCH_CHECK(weight.scalar_type() == x.scalar_type() || weight.scalar_type() == at::kFloat,
+              "weight: expected the dtype of x (", x.scalar_type(), ") or float32, got ", weight.scalar_type());
+  check_device(weight, "weight", x.device());
+  TORCH_CHECK(x.size(1) == weight.size(1) || x.size(1) == 1, "x: expected one head or as many as weight (",
+              weight.size(1), "), got shape ", x.sizes());
+  const auto weights = to_accumulate(weight, accumulate_type(x.scalar_type()));
+  if (transpose) {
+    return backend({colptr->contiguous(), row->contiguous(), perm->contiguous(), rowptr.numel() - 1}, weights,
+                   x.contiguous(), sum_heads);
+  }
+  return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), num_src}, weights, x.contiguous(), sum_heads);
+}
+
+at::Tensor sddmm_meta(T, T col, T a, T b, O, O, O) {
+  const auto heads = a.sym_size(1).max(b.sym_size(1));
+  return at::empty_symint({col.sym_numel(), heads}, a.options().dtype(accumulate_type(a.scalar_type())));
+}
+
+at::Tensor spmm_meta(T rowptr, T, T weight, T x, O colptr, O, O, bool transpose, bool sum_heads) {
+  const auto num_rows = (transpose ? *colptr : rowptr).sym_size(0) - 1;
+  return at::empty_symint({num_rows, sum_heads ? c10::SymInt(1) : weight.sym_size(1), x.sym_size(2)}, x.options());
+}
+
+}  // namespace
+
+at::Tensor dispatch_sddmm(const Structure& g, const at::Tensor& a, const at::Tensor& b) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("dfgnn::sddmm", "").typed<at::Tensor(T, T, T, T, O, O, O)>();
+  return op.call(g.rowptr, g.col, a, b, g.colptr, g.row, g.perm);
+}
+
+at::Tensor dispatch_spmm(const Structure& g, const at::Tensor& weight, const at::Tensor& x, bool transpose,
+                         bool sum_heads) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("dfgnn::spmm", "")
+                             .typed<at::Tensor(T, T, T, T, O, O, O, bool, bool)>();
+  return op.call(g.rowptr, g.col, weight, x, g.colptr, g.row, g.perm, transpose, sum_heads);
+}
+
+Structure with_csc(Structure graph, const c10::SymInt& num_src) {
+  if (!graph.colptr.has_value()) {
+    std::tie(graph.colptr, graph.row, graph.perm) = dispatch_csr_to_csc(graph.rowptr, graph.col, num_src);
+  }
+  return graph;
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
+  m.impl("sddmm", sddmm<sddmm_cpu>);
+  m.impl("spmm", spmm<spmm_cpu>);
+}
+
+#ifdef DFGNN_WITH_CUDA
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
+  m.impl("sddmm", sddmm<sddmm_cuda>);
+  m.impl("spmm", spmm<spmm_cuda>);
+}
+#endif
+
+TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
+  m.impl("sddmm", sddmm_meta);
+  m.impl("spmm", spmm_meta);
+}
+
+}  // namespace dfgnn

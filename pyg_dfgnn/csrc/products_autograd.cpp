@@ -1,0 +1,128 @@
+// Derivatives of sddmm and spmm, made of sddmm and spmm, and their autocast. With s_e = <a_i, b_j> and y_i = sum_e w_e
+// x_j over the edges e = (i <- j), and ^T for the sum over the edges of a source:
+//   da = spmm(ds, b),  db = spmm^T(ds, a);    dw = sddmm(dy, x),  dx = spmm^T(w, dy);   and of spmm^T with i and j
+// exchanged. What has one head for all is summed over the heads, and the other way round.
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "call.h"
+#include "products.h"
+
+namespace dfgnn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+at::Tensor defined_or_empty(const OptTensor& t) { return t.value_or(at::Tensor()); }
+
+OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; }
+
+void save(AutogradContext* ctx, const Variable& first, const Variable& second, const Structure& g) {
+  ctx->save_for_backward(
+      {first, second, g.rowptr, g.col, defined_or_empty(g.colptr), defined_or_empty(g.row), defined_or_empty(g.perm)});
+}
+
+Structure saved_structure(const variable_list& saved) {
+  return {saved[2], saved[3], as_optional(saved[4]), as_optional(saved[5]), as_optional(saved[6])};
+}
+
+bool one_head(const at::Tensor& x) { return x.sym_size(1) == 1; }
+
+struct SddmmFunction : torch::autograd::Function<SddmmFunction> {
+  static Variable forward(AutogradContext* ctx, const Variable& a, const Variable& b, const Structure& graph) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    save(ctx, a, b, graph);
+    return dispatch_sddmm(graph, a, b);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &a = saved[0], &b = saved[1], &ds = grads[0];
+    const auto graph = saved_structure(saved);
+    variable_list result(3);
+    if (ctx->needs_input_grad(0)) result[0] = dispatch_spmm(graph, ds, b, false, one_head(a));
+    if (ctx->needs_input_grad(1)) {
+      result[1] = dispatch_spmm(with_csc(graph, b.sym_size(0)), ds, a, true, one_head(b));
+    }
+    return result;
+  }
+};
+
+struct SpmmFunction : torch::autograd::Function<SpmmFunction> {
+  static Variable forward(AutogradContext* ctx, const Variable& weight, const Variable& x, const Structure& graph,
+                          bool transpose, bool sum_heads) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    save(ctx, weight, x, graph);
+    ctx->saved_data["transpose"] = transpose;
+    return dispatch_spmm(graph, weight, x, transpose, sum_heads);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &weight = saved[0], &x = saved[1], &dy = grads[0];
+    const auto graph = saved_structure(saved);
+    const bool transpose = ctx->saved_data["transpose"].toBool();
+    variable_list result(5);
+    if (ctx->needs_input_grad(0)) {
+      const auto dw = transpose ? dispatch_sddmm(graph, x, dy) : dispatch_sddmm(graph, dy, x);
+      result[0] = dw.expand_symint(weight.sym_sizes()).to(weight.scalar_type());
+    }
+    if (ctx->needs_input_grad(1)) {
+      const auto both = transpose ? graph : with_csc(graph, x.sym_size(0));
+      result[1] = dispatch_spmm(both, weight, dy, !transpose, one_head(x));
+    }
+    return result;
+  }
+};
+
+at::Tensor sddmm_autograd(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
+  return SddmmFunction::apply(a, b, Structure{rowptr, col, colptr, row, perm});
+}
+
+at::Tensor spmm_autograd(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
+  return SpmmFunction::apply(weight, x, Structure{rowptr, col, colptr, row, perm}, transpose, sum_heads);
+}
+
+// Features are cast to the autocast dtype; weights, which are few, keep their precision.
+template <c10::DispatchKey key, c10::DeviceType device>
+struct Autocast {
+  static at::Tensor cast(const at::Tensor& t) {
+    return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
+  }
+
+  static at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
+    c10::impl::ExcludeDispatchKeyGuard guard(key);
+    return dispatch_sddmm({rowptr, col, colptr, row, perm}, cast(a), cast(b));
+  }
+
+  static at::Tensor spmm(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
+    c10::impl::ExcludeDispatchKeyGuard guard(key);
+    const auto full = c10::isReducedFloatingType(weight.scalar_type()) ? weight.to(at::kFloat) : weight;
+    return dispatch_spmm({rowptr, col, colptr, row, perm}, full, cast(x), transpose, sum_heads);
+  }
+};
+
+using AutocastCpu = Autocast<c10::DispatchKey::AutocastCPU, c10::DeviceType::CPU>;
+using AutocastCuda = Autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::CUDA>;
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
+  m.impl("sddmm", sddmm_autograd);
+  m.impl("spmm", spmm_autograd);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
+  m.impl("sddmm", AutocastCpu::sddmm);
+  m.impl("spmm", AutocastCpu::spmm);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
+  m.impl("sddmm", AutocastCuda::sddmm);
+  m.impl("spmm", AutocastCuda::spmm);
+}
+
+}  // namespace dfgnn
