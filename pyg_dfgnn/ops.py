@@ -208,3 +208,30 @@ def spmm(
         transpose=transpose,
         sum_heads=sum_heads,
     )
+
+
+def edge_softmax(logits: Tensor, graph: Graph) -> Tensor:
+    """The softmax of ``logits`` over the edges of each destination.
+
+    Args:
+        logits: ``[E, heads]``, float32 or float64.
+
+    Returns:
+        ``[E, heads]``, of the dtype of ``logits``.
+    """
+    heads = logits.size(1)
+    _, lse = torch.ops.dfgnn.attention(
+        graph.rowptr,
+        graph.col,
+        a_dst=logits.new_zeros([graph.num_dst, heads]),
+        a_src=logits.new_zeros([graph.num_src, heads]),
+        v=logits.new_zeros([graph.num_src, heads, 1]),
+        negative_slope=1.0,
+        a_edge=logits,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        max_degree=graph.max_degree,
+    )
+    of_edge = sddmm(lse.unsqueeze(-1), lse.new_ones([graph.num_src, heads, 1]), graph)
+    return (logits - of_edge).exp()

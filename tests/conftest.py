@@ -33,3 +33,24 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[pytest.param("cuda", marks=needs_cuda)])
 def cuda(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """The names of what layers call for attention that runs fused, in the order of the calls."""
+    calls = []
+    for module, name in (
+        (pyg_dfgnn.nn.transformer_conv, "dot_attention"),
+        (pyg_dfgnn.nn.transformer_conv, "attention_weights"),
+        (pyg_dfgnn.nn.gat_conv, "additive_attention"),
+        (pyg_dfgnn.nn.gat_conv, "attention_weights"),
+        (pyg_dfgnn.nn.agnn_conv, "cosine_attention"),
+    ):
+        original = getattr(module, name)
+
+        def record(*args, _name=name, _original=original, **kwargs):
+            calls.append(_name)
+            return _original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, record)
+    return calls

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import graphs
 import pytest
 import torch
 import torch_geometric.nn
@@ -39,6 +40,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 LAYERS = {"TransformerConv": "transformer", "GATConv": "gat", "AGNNConv": "agnn"}
+
+EDGE_LAYERS = ["TransformerConv", "GATConv"]  # those with an edge_dim
+WEIGHT_LAYERS = EDGE_LAYERS  # those with return_attention_weights
 
 FEATURES = 8
 
@@ -82,6 +86,36 @@ def transposed(edge_index: Tensor, num_src: int, num_dst: int, value: Any = None
 def features(*sizes: int, device: str = "cpu", channels: int = FEATURES) -> list[Tensor]:
     generator = torch.Generator().manual_seed(7)
     return [torch.randn(n, channels, generator=generator).to(device) for n in sizes]
+
+
+def variant(name, device="cpu", **kwargs):
+    layer, arguments = VARIANTS[name]
+    ours, theirs = pair(layer, device, **{**arguments, **kwargs})
+    return ours.eval(), theirs.eval()
+
+
+def square(name, device="cpu"):
+    """A graph and features of its nodes."""
+    graph = graphs.make(name, device)
+    return edge_index_of(graph), features(graph.num_dst, device=device)[0]
+
+
+def two_sided(name, device="cpu"):
+    graph = graphs.make(name, device)
+    return edge_index_of(graph), tuple(features(graph.num_src, graph.num_dst, device=device))
+
+
+def bipartite_layers(device="cpu", **kwargs):
+    """A pair of each layer that takes two node sets."""
+    for layer in ("TransformerConv", "GATConv"):
+        yield pair(layer, device, in_channels=(FEATURES, FEATURES), **kwargs)
+        yield pair(layer, device, in_channels=FEATURES, **kwargs)
+
+
+def edge_features(edge_index, dim=3):
+    return torch.randn(edge_index.size(1), dim, generator=torch.Generator().manual_seed(1)).to(
+        edge_index.device
+    )
 
 
 def outputs_and_gradients(conv: Any, x: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -137,3 +171,12 @@ def assert_same_call(ours: Any, theirs: Any, x: Any, *args: Any, **kwargs: Any) 
 def same_weights(source: Any, target: Any) -> Any:
     target.load_state_dict(copy.deepcopy(source.state_dict()))
     return target
+
+
+def assert_same_error(ours, theirs, *args, **kwargs):
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        theirs(*args, **kwargs)
+    with pytest.raises(Exception) as actual:  # noqa: PT011
+        ours(*args, **kwargs)
+    assert type(actual.value) is type(expected.value)
+    return str(actual.value)

@@ -239,14 +239,8 @@ def test_other_calls_are_refused():
     x, edge_index = inputs(OnTensor)
     with pytest.raises(torch.jit.Error, match="needs PyG's message passing"):
         conv.forward__0(x, edge_index, torch.rand(edge_index.size(1), 2, 5))
-    with pytest.raises(torch.jit.Error, match="needs PyG's message passing"):
-        conv.forward__1(x, edge_index, None, True)
     with pytest.raises(torch.jit.Error, match="edge_index: expected an int32 or int64 tensor"):
         conv.forward__0(x, edge_index.float())
-
-
-# With edge_dim or another aggregation PyG's steps work in TorchScript too, also those of GATConv,
-# which itself does not script in PyG 2.8.
 
 
 @pytest.mark.parametrize("layer", ["TransformerConv", "GATConv"])
@@ -302,6 +296,8 @@ def test_attention_weights(layer):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_other_aggregation(layer):
+    """By PyG's steps, also those of GATConv, which itself does not script in PyG 2.8."""
+
     class Model(torch.nn.Module):
         def __init__(self, conv):
             super().__init__()
