@@ -4,10 +4,28 @@ import os
 os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"
 os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
 
+import hypothesis
 import pytest
 import torch
 
 import pyg_dfgnn
+
+# The default draws the same cases every time; `--hypothesis-profile=deep` searches.
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.register_profile(
+    "deep",
+    hypothesis.settings.get_profile("default"),
+    derandomize=False,
+    max_examples=2000,
+    print_blob=True,
+)
+hypothesis.settings.load_profile("default")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores; tests of threads ask for them
