@@ -4,12 +4,11 @@ from typing import Union
 
 import torch
 from torch import Tensor
-from torch_geometric import EdgeIndex
 from torch_geometric.typing import OptTensor, SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..graph import Graph
-from ..ops import edge_softmax, sddmm
+from ..ops import edge_softmax
 
 
 def edge_features(
@@ -97,15 +96,6 @@ def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
     return zeros.scatter_reduce(0, index, src, extreme, include_self=False)
 
 
-def additive_logits(a_src: Tensor, a_dst: OptTensor, graph: Graph) -> Tensor:
-    """``a_dst_i + a_src_j [E, heads]``, in the order of ``graph.col``. Scriptable."""
-    if a_dst is None:
-        a_dst = a_src.new_zeros([graph.num_dst, a_src.size(1)])
-    dst = torch.stack([a_dst, torch.ones_like(a_dst)], dim=-1)
-    src = torch.stack([torch.ones_like(a_src), a_src], dim=-1)
-    return sddmm(dst, src, graph)
-
-
 def attention_weights(
     logits: Tensor, graph: Graph, dropout_p: float, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,11 +124,6 @@ def attention_weights(
         return alpha, weights, weights
     dropped = torch.nn.functional.dropout(weights, dropout_p)
     return torch.zeros_like(alpha).index_copy(0, order, dropped), weights, dropped
-
-
-def keeps_its_type(edge_index: Tensor) -> bool:
-    """Whether PyG returns an EdgeIndex or a torch.sparse tensor, self-loops sorted in, for this."""
-    return isinstance(edge_index, EdgeIndex) or is_torch_sparse_tensor(edge_index)
 
 
 def append_self_loops(edge_index: Tensor, num_loops: int) -> Tensor:
