@@ -13,7 +13,7 @@
 namespace dfgnn::cuda {
 
 enum class Type { f32, f16, bf16, f64 };
-enum class Score { dot, cosine, additive };
+enum class Score { dot, cosine, additive, additive_v2 };
 
 // int32 or int64 indices; the branch is uniform and costs nothing beside the gather that follows.
 struct Index {
@@ -35,8 +35,9 @@ struct Attention {
   Index rowptr, col;                  // CSR by destination; entries of col at or past rowptr[num_dst] are not edges
   Index colptr, row, perm;            // CSC by source, perm: CSC to CSR position; in a backward pass
   const void *dst, *src;              // T [nodes, heads, head_dim]; additive: A [nodes, heads]
-  const void* value;                  // T [num_src, heads, head_dim]; cosine: the same as src
+  const void* value;                  // T [num_src, heads, head_dim]; cosine, additive_v2: the same as src
   const void *dst_scale, *src_scale;  // cosine: A [nodes, heads]
+  const void* att;                    // additive_v2: A [heads, head_dim]
   const void *a_edge, *bias;          // A [num_edges, heads] or null
   double scale, negative_slope, dropout_p;
   const int64_t* seed;  // on the device; null without dropout
@@ -51,7 +52,7 @@ struct Gradients {
   const void *grad_out, *out;  // T [num_dst, heads, head_dim]
   const void *lse, *grad_lse;  // A [num_dst, heads]; grad_lse may be null
   void* delta;                 // scratch A [num_dst, heads]
-  void *dst, *src, *value;     // shaped like their operands
+  void *dst, *src, *value;     // shaped like their operands; additive_v2: of dst + src, without the factor att
   void *a_edge, *bias;         // A [num_edges, heads] or null
 };
 

@@ -34,6 +34,8 @@ struct Tile {
 template <Score score, class S>
 struct ComputedLogits {
   static constexpr bool kNeedsDots = score != Score::additive;
+  static constexpr Score kScore = score;
+  static constexpr int kBlocks = score == Score::additive_v2 ? 4 : 6;  // a multiprocessor; att takes registers
 
   __device__ __forceinline__ typename S::A operator()(const Typed<typename S::T>& a, const Tile<typename S::A>& tile,
                                                       int t, int i, int h) const {
@@ -46,6 +48,7 @@ struct ComputedLogits {
 template <class A>
 struct StoredLogits {
   static constexpr bool kNeedsDots = false;
+  static constexpr int kBlocks = 6;
   const A* scores;  // [num_edges, heads]
 
   template <class T>
@@ -103,7 +106,7 @@ __device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const T
 }
 
 template <class S, class Logits>
-__global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) == 4 ? 6 : 1)
+__global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) == 4 ? Logits::kBlocks : 1)
     forward_rows_kernel(Typed<typename S::T> a, Logits logits, Outputs outputs, ForwardPlan plan) {
   using T = typename S::T;
   using A = typename S::A;
@@ -160,7 +163,7 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
     for (int h = first_head; h < last_head; ++h) {
       if constexpr (Logits::kNeedsDots) {
         const int slice = (edges + kWarps - 1) / kWarps;
-        warp_dots<S>(
+        warp_dots<S, Logits::kScore>(
             a, a.dst, a.src, h, min(warp * slice, edges), min((warp + 1) * slice, edges),
             [&](int t) { return first_row + rows[t]; }, [&](int t) { return sources[t]; },
             [&](int t, A dot) { scores[t] = dot; });
@@ -207,7 +210,7 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
           }
           __syncwarp();
           if constexpr (Logits::kNeedsDots) {
-            warp_dots<S>(
+            warp_dots<S, Logits::kScore>(
                 a, a.dst, a.src, h, 0, edges, [&](int) { return first_row + r; }, [&](int t) { return tile.source[t]; },
                 [&](int t, A dot) { tile.score[t] = dot; });
             __syncwarp();

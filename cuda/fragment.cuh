@@ -88,6 +88,24 @@ __device__ __forceinline__ typename S::A packed_dot(const Packed<S>& a, const Pa
   return sum;
 }
 
+// A lane's share of a row of numbers of the accumulation type, 16-byte aligned where vectors are.
+template <class S>
+struct NumberFragment {
+  using A = typename S::A;
+  A x[S::kSteps * S::kVec];
+
+  __device__ __forceinline__ A operator[](int i) const { return x[i]; }
+
+  __device__ __forceinline__ void load(const A* row, int lane, int features) {
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) {
+      const int f = (s * S::kLanes + lane) * S::kVec;
+#pragma unroll
+      for (int v = 0; v < S::kVec; ++v) x[s * S::kVec + v] = f < features ? __ldg(row + f + v) : A(0);
+    }
+  }
+};
+
 // The same as numbers.
 template <class S>
 struct Fragment {

@@ -62,13 +62,13 @@ __device__ __forceinline__ int checked_node(int64_t node, int64_t num_nodes) {
   return static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes) ? static_cast<int>(node) : kNoNode;
 }
 
-// A logit and its derivative by what the score's operands make it of: the scaled dot product, or additive's sum.
+// A logit and its derivative by what the score's operands make it of: the dot product, or additive's sum.
 template <class A>
 struct Logit {
   A value, slope;
 };
 
-// `dot` is <dst_i, src_j>, unused by the additive score.
+// `dot` is what PairScore made of the edge's two rows, unused by the additive score.
 template <Score score, class T>
 __device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A dot, int i, int j, int64_t e, int h) {
   using A = typename Typed<T>::A;
@@ -78,6 +78,8 @@ __device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A do
     s = {a.logit_scale * dot, A(1)};
   } else if constexpr (score == Score::cosine) {
     s = {a.at(a.dst_scale, a.scalar(i, h)) * a.at(a.src_scale, a.scalar(j, h)) * dot, A(1)};
+  } else if constexpr (score == Score::additive_v2) {
+    s = {dot, A(1)};
   } else {
     A sum = a.at(a.dst, a.scalar(i, h)) + a.at(a.src, a.scalar(j, h));
     if (a.a_edge) sum += a.at(a.a_edge, a.scalar(e, h));

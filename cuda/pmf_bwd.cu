@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   for_edge_batches(a, plan, batch, [&](int64_t first, int count) {
     for (int h = 0; h < a.heads; ++h) {
       if constexpr (score != Score::additive) {
-        warp_dots<S>(a, a.dst, a.src, h, 0, count, destination, source, [&](int t, A x) { dots[warp][t] = x; });
+        warp_dots<S, score>(a, a.dst, a.src, h, 0, count, destination, source, [&](int t, A x) { dots[warp][t] = x; });
       }
       warp_dots<S>(a, g.grad_out, a.value, h, 0, count, destination, source, [&](int t, A x) { dps[warp][t] = x; });
       __syncwarp();
@@ -67,15 +67,16 @@ cudaError_t pmf_bwd(const Attention& attention, const Gradients& g, void* worksp
     const A* weights = static_cast<const A*>(workspace);
     const A* operands = weights + a.num_edges * a.heads;
     const A factor = a.score == Score::dot ? static_cast<A>(a.scale) : A(1);
-    const bool additive = a.score == Score::additive;
-    const Spmm<T> passes[] = {
-        {a.rowptr, a.col, Index{}, a.num_dst, a.num_src, operands, a.src_scale, a.src, a.heads, factor, !additive,
-         g.dst},
-        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, operands, a.dst_scale, a.dst, a.heads, factor, !additive,
-         g.src},
-        {a.colptr, a.row, a.perm, a.num_src, a.num_dst, weights, nullptr, g.grad_out, a.heads, A(1), true, g.value},
-    };
-    for (const auto& pass : passes) {
+    const Term term = a.score == Score::additive      ? Term::weight
+                      : a.score == Score::additive_v2 ? Term::slope
+                                                      : Term::row;
+    const Spmm<T> by_row{a.rowptr, a.col,   Index{}, a.num_dst, a.num_src, operands, a.src_scale,
+                         a.src,    a.heads, a.dst,   factor,    term,      g.dst};
+    const Spmm<T> by_column{a.colptr, a.row,   a.perm, a.num_src, a.num_dst, operands, a.dst_scale,
+                            a.dst,    a.heads, a.src,  factor,    term,      g.src};
+    const Spmm<T> of_value{a.colptr,   a.row,   a.perm,  a.num_src, a.num_dst, weights, nullptr,
+                           g.grad_out, a.heads, nullptr, A(1),      Term::row, g.value};
+    for (const auto& pass : {by_row, by_column, of_value}) {
       const cudaError_t pass_error = launch_spmm<S>(a, pass, stream);
       if (pass_error != cudaSuccess) return pass_error;
     }

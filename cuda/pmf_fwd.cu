@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   for_edge_batches(a, plan, batch, [&](int64_t first, int count) {
     for (int h = 0; h < a.heads; ++h) {
       if constexpr (score != Score::additive) {
-        warp_dots<S>(
+        warp_dots<S, score>(
             a, a.dst, a.src, h, 0, count, [&](int t) { return batch.row[t]; }, [&](int t) { return batch.source[t]; },
             [&](int t, A dot) { dots[warp][t] = dot; });
         __syncwarp();

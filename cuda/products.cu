@@ -75,19 +75,19 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
   const Attention operands = operands_of(graph);
   return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
     using A = typename S::A;
-    const Spmm<typename S::T> product{graph.ptr,
-                                      graph.node,
-                                      graph.position,
-                                      graph.num_rows,
-                                      graph.num_nodes,
-                                      static_cast<const A*>(weight),
-                                      nullptr,
-                                      x.data,
-                                      x.heads,
-                                      A(1),
-                                      true,
-                                      result,
-                                      sum_heads};
+    Spmm<typename S::T> product{};
+    product.ptr = graph.ptr;
+    product.node = graph.node;
+    product.position = graph.position;
+    product.num_rows = graph.num_rows;
+    product.num_nodes = graph.num_nodes;
+    product.edge_weights = static_cast<const A*>(weight);
+    product.x = x.data;
+    product.x_heads = x.heads;
+    product.factor = A(1);
+    product.term = Term::row;
+    product.result = result;
+    product.sum_heads = sum_heads;
     return launch_spmm<S>(operands, product, stream);
   });
 }

@@ -47,6 +47,8 @@ cudaError_t for_score_and_shape(const Attention& a, const Launch& launch) {
         return launch.template operator()<Score::dot, S>();
       case Score::cosine:
         return launch.template operator()<Score::cosine, S>();
+      case Score::additive_v2:
+        return launch.template operator()<Score::additive_v2, S>();
       default:
         return launch.template operator()<Score::additive, S>();
     }

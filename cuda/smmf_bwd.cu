@@ -3,6 +3,7 @@
 // result once: no atomics, and nothing of size num_edges is kept.
 #include "gradient.cuh"
 #include "row_blocks.cuh"
+#include "sddmm.cuh"
 #include "shapes.cuh"
 
 namespace dfgnn::cuda {
@@ -30,20 +31,25 @@ struct Pass {
   __device__ __forceinline__ void* grad() const { return rows() ? g.dst : g.src; }
 };
 
+// Blocks a multiprocessor, as many as registers allow.
+template <Side side, Score score, class A>
+constexpr int kBlocks = sizeof(A) == 8 ? 1 : (side == Side::rows && score != Score::additive_v2 ? 5 : 4);
+
 template <Side side, Score score, class S>
-__global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 ? 1 : (side == Side::rows ? 5 : 4))
+__global__ void __launch_bounds__(RowPlan::kThreads, kBlocks<side, score, typename S::A>)
     gradients_kernel(Typed<typename S::T> a, Gradients g, RowPlan plan) {
   using T = typename S::T;
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
-  // cosine: src is the value too, gathered once by the rows and held once by the columns.
-  constexpr bool kShared = score == Score::cosine;
+  // Where src is the value too, it is gathered once by the rows and held once by the columns.
+  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
   __shared__ SliceSums<S> sums;
   const Pass<side> pass{a, g};
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int h = blockIdx.y;
   const Dropout dropout(a);
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
+  const PairScore<score, S> pair(a, h, lane);
   const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
   for_rows(pass.ptr(), pass.num_own(), a.num_edges, plan, [&](int n, const Range& entries, bool is_slice) {
@@ -89,7 +95,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 
         if constexpr (!kShared || !kRows) other_value = other_value_row(safe_node);
         const auto& left = kShared && !kRows ? own : own_value;
         const auto& right = kShared && kRows ? other : other_value;
-        const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(own.dot(other));
+        const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(pair(own, other));
         const A dp = lanes_sum<S::kLanes>(left.dot(right));
         const auto d =
             edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : safe_node, kRows ? node : n, position, h);
@@ -97,7 +103,10 @@ __global__ void __launch_bounds__(RowPlan::kThreads, sizeof(typename S::A) == 8 
           if constexpr (!kRows) grad_value.add(d.weight, other_value);
           if constexpr (kAdditive) {
             grad_scalar += d.operand;
-          } else if constexpr (kShared) {
+          } else if constexpr (score == Score::additive_v2) {
+#pragma unroll
+            for (int x = 0; x < Fragment<S>::kSize; ++x) grad.x[x] += d.operand * pair.slope(own[x] + other[x]);
+          } else if constexpr (score == Score::cosine) {
             grad.add(d.operand * a.at(pass.other_scale(), a.scalar(safe_node, h)), other);
           } else {
             grad.add(d.operand, other);

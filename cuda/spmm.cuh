@@ -7,8 +7,12 @@
 
 namespace dfgnn::cuda {
 
+// What is summed: the weight alone, the weight times the node's row, or the weight times leaky_relu'(own row + node's
+// row), which is additive_v2's derivative.
+enum class Term { weight, row, slope };
+
 // result_r = factor * sum over the entries of row r of edge_weights[position, h] * scale[n, h] * x[n, h], n the entry's
-// node. Where not has_features, the sum of the weights alone; with sum_heads, over the heads too.
+// node, or of what else Term says in the place of x; with sum_heads, over the heads too.
 template <class T>
 struct Spmm {
   using A = typename Accumulate<T>::type;
@@ -17,13 +21,14 @@ struct Spmm {
   const A* edge_weights;
   const void *scale, *x;  // scale may be null; x: T [num_nodes, x_heads, head_dim]
   int x_heads;            // as many as the weights have, or 1
+  const void* own;        // Term::slope: T [num_rows, heads, head_dim]
   A factor;
-  bool has_features;
-  void* result;            // T [num_rows, heads, head_dim]; without features, A [num_rows, heads]
+  Term term;
+  void* result;            // T [num_rows, heads, head_dim]; Term::weight: A [num_rows, heads]
   bool sum_heads = false;  // then T [num_rows, 1, head_dim]
 };
 
-template <class S, bool kFeatures>
+template <class S, Term term>
 __global__ void __launch_bounds__(RowPlan::kThreads)
     spmm_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
   using T = typename S::T;
@@ -32,12 +37,15 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int first_head = blockIdx.y, last_head = m.sum_heads ? a.heads : first_head + 1;
   const int64_t x_stride = static_cast<int64_t>(m.x_heads) * a.head_dim;
+  constexpr bool kFeatures = term != Term::weight;
   constexpr int kUnroll = 4;
   for_rows(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice) {
     for (int f = 0; f < (kFeatures && S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
       Fragment<S> sum;
       sum.zero();
       A weight_sum = A(0);
+      Packed<S> own;
+      if constexpr (term == Term::slope) own.load(a.features(m.own, r, first_head) + f, lane, a.head_dim - f);
       for (int h = first_head; h < last_head; ++h) {
         const T* x_head = static_cast<const T*>(m.x) + (m.x_heads == 1 ? 0 : h * a.head_dim) + f;
         for (int64_t base = entries.begin + group; base < entries.end; base += kUnroll * S::kGroups) {
@@ -61,8 +69,13 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
           }
 #pragma unroll
           for (int u = 0; u < kUnroll; ++u) {
-            if constexpr (kFeatures) {
+            if constexpr (term == Term::row) {
               sum.add(weight[u], x[u]);
+            } else if constexpr (term == Term::slope) {
+#pragma unroll
+              for (int i = 0; i < Fragment<S>::kSize; ++i) {
+                sum.x[i] += weight[u] * (own[i] + x[u][i] > A(0) ? A(1) : a.slope_below_zero);
+              }
             } else {
               weight_sum += weight[u];
             }
@@ -87,10 +100,16 @@ cudaError_t launch_spmm(const Attention& a, const Spmm<typename S::T>& m, cudaSt
   const RowPlan plan = plan_rows(m.num_rows, a.num_edges);
   const dim3 grid(plan.blocks, m.sum_heads ? 1 : a.heads);
   const Typed<typename S::T> typed{a};
-  if (m.has_features) {
-    spmm_kernel<typename S::Wide, true><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
-  } else {
-    spmm_kernel<typename S::Wide, false><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
+  using Wide = typename S::Wide;
+  switch (m.term) {
+    case Term::weight:
+      spmm_kernel<Wide, Term::weight><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
+      break;
+    case Term::row:
+      spmm_kernel<Wide, Term::row><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
+      break;
+    case Term::slope:
+      spmm_kernel<Wide, Term::slope><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
   }
   return cudaGetLastError();
 }

@@ -152,6 +152,47 @@ def additive_attention(
     return out
 
 
+def additive_v2_attention(
+    x_dst: Tensor,
+    x_src: Tensor,
+    att: Tensor,
+    graph: Graph,
+    negative_slope: float = 0.2,
+    bias: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    method: str = "auto",
+) -> Tensor:
+    """Attention with ``s = att · leaky_relu(x_dst_i + x_src_j)`` and values ``x_src_j``.
+
+    That of GATv2 (Brody et al., How Attentive are Graph Attention Networks?, 2022).
+
+    Args:
+        x_dst: ``[num_dst, heads, head_dim]``.
+        x_src: ``[num_src, heads, head_dim]``.
+        att: ``[heads, head_dim]``, of ``x_src``'s dtype or float32.
+        negative_slope: The slope of leaky_relu below 0.
+
+    Returns:
+        ``[num_dst, heads, head_dim]``, of ``x_src``'s dtype.
+    """
+    out, _ = torch.ops.dfgnn.attention(
+        graph.rowptr,
+        graph.col,
+        x_dst=x_dst,
+        x_src=x_src,
+        att=att,
+        negative_slope=negative_slope,
+        bias=bias,
+        dropout_p=dropout_p,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        method=method,
+        max_degree=graph.max_degree,
+    )
+    return out
+
+
 def sddmm(a: Tensor, b: Tensor, graph: Graph) -> Tensor:
     """Inner products of the two ends of every edge: ``s[e, h] = a[i, h] · b[j, h]``.
 

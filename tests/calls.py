@@ -8,7 +8,7 @@ import torch
 from graphs import Csr
 from torch import Tensor
 
-SCORES = ("dot", "cosine", "additive")
+SCORES = ("dot", "cosine", "additive", "additive_v2")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 FAMILIES = {"smmf_fwd": "smmf_bwd", "pmf_fwd": "pmf_bwd", "attention": "attention_bwd"}
 # Every way to a kernel: the operator and what chooses the method.
@@ -67,6 +67,12 @@ def make_operands(
             "x_dst": away_from_zero(normal(graph.num_dst, heads, head_dim)),
             "x_src": away_from_zero(normal(graph.num_src, heads, head_dim)),
             "beta": normal(1) + 2,
+        }
+    elif score == "additive_v2":
+        x = {
+            "x_dst": normal(graph.num_dst, heads, head_dim),
+            "x_src": normal(graph.num_src, heads, head_dim),
+            "att": normal(heads, head_dim),
         }
     else:
         x = {
@@ -131,7 +137,7 @@ def assert_near(
 
 def check_forward(path: str, score: str, graph: Csr, operands: dict[str, Tensor], **options):
     out, lse = run(path, score, graph, operands, **options)
-    value = operands["x_src" if score == "cosine" else "v"]
+    value = operands[reference.VALUE[score]]
     accumulate = torch.float64 if value.dtype == torch.float64 else torch.float32
     assert out.dtype == value.dtype
     assert lse.dtype == accumulate
@@ -140,7 +146,9 @@ def check_forward(path: str, score: str, graph: Csr, operands: dict[str, Tensor]
     assert_near(lse, expected_lse, FORWARD_TOLERANCE[accumulate], "lse")
 
 
-def gradients(outputs, operands: dict[str, Tensor], with_lse: bool) -> dict[str, Tensor]:
+def gradients(
+    outputs, operands: dict[str, Tensor], with_lse: bool, create_graph: bool = False
+) -> dict[str, Tensor]:
     """Of a fixed random projection of out (and lse), by operand."""
     out, lse = outputs
     generator = torch.Generator().manual_seed(out.numel())
@@ -152,8 +160,15 @@ def gradients(outputs, operands: dict[str, Tensor], with_lse: bool) -> dict[str,
     total = projected(out)
     if with_lse:
         total = total + projected(lse.masked_fill(lse == -torch.inf, 0.0))
-    found = torch.autograd.grad(total, list(operands.values()), materialize_grads=True)
+    found = torch.autograd.grad(
+        total, list(operands.values()), materialize_grads=True, create_graph=create_graph
+    )
     return dict(zip(operands, found, strict=True))
+
+
+def gradient_terms(name: str, head_dim: int) -> float:
+    """The size of what is added up in a gradient; those of beta and att are sums over all edges."""
+    return {"beta": 1.0, "att": 2.0 * head_dim**0.5}.get(name, 0.1)
 
 
 def check_backward(
@@ -172,11 +187,11 @@ def check_backward(
     found = gradients(run(path, score, graph, leaves, **given, **options), leaves, with_lse)
     exact = {name: t.detach().double().requires_grad_() for name, t in operands.items()}
     expected = gradients(reference.attention(score, graph, exact, **options), exact, with_lse)
-    value = operands["x_src" if score == "cosine" else "v"]
+    value = operands[reference.VALUE[score]]
     for name, gradient in found.items():
         assert gradient.dtype == operands[name].dtype, name
-        terms = 1.0 if name == "beta" else 0.1  # beta's is a sum over all edges
         tolerance = BACKWARD_TOLERANCE[value.dtype]
+        terms = gradient_terms(name, value.size(-1))
         assert_near(gradient, expected[name], tolerance, f"gradient of {name}", terms)
 
 

@@ -8,6 +8,8 @@ from graphs import Csr
 from torch import Tensor
 
 NORM_EPS = 1e-12
+# The operand that is the value, by score.
+VALUE = {"dot": "v", "cosine": "x_src", "additive": "v", "additive_v2": "x_src"}
 
 
 def philox4x32(counter: np.ndarray, key: tuple[int, int], rounds: int = 10) -> np.ndarray:
@@ -49,6 +51,9 @@ def logits(
             t / t.norm(dim=-1, keepdim=True).clamp_min(NORM_EPS) for t in (x["x_dst"], x["x_src"])
         )
         s = x["beta"].reshape(1, -1) * (unit_dst[dst] * unit_src[src]).sum(-1)
+    elif score == "additive_v2":
+        z = torch.nn.functional.leaky_relu(x["x_dst"][dst] + x["x_src"][src], slope)
+        s = (x["att"] * z).sum(-1)
     else:
         s = x["a_dst"][dst] + x["a_src"][src]
         if "a_edge" in x:
@@ -82,7 +87,7 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) in float64; differentiable in the operands."""
     x = {name: t.double() for name, t in operands.items()}
-    value = x["x_src"] if score == "cosine" else x["v"]
+    value = x[VALUE[score]]
     p, lse = softmax(logits(score, graph, x, scale, negative_slope), graph)
     if dropout_p > 0:
         assert seed is not None

@@ -7,7 +7,11 @@
 
 namespace dfgnn {
 
-enum class Score { dot, cosine, additive };
+enum class Score { dot, cosine, additive, additive_v2 };
+
+// Whether the value is src, so that one row a source serves both.
+inline bool value_is_src(Score score) { return score == Score::cosine || score == Score::additive_v2; }
+
 enum class Method { smmf, pmf };
 
 // One call's operands, checked and contiguous (see operands.cpp). N_dst rows are destinations, N_src columns are
@@ -18,20 +22,22 @@ enum class Method { smmf, pmf };
 //   dot       s = scale * <dst_i, src_j>                                     + bias_e
 //   cosine    s = dst_scale_i * src_scale_j * <dst_i, src_j>                 + bias_e     (value is src)
 //   additive  s = leaky_relu(dst_i + src_j + a_edge_e, negative_slope)       + bias_e
+//   additive_v2  s = <att, leaky_relu(dst_i + src_j, negative_slope)>        + bias_e     (value is src)
 // out_i = sum_j dropout(softmax_j(s)) value_j;  lse_i = log sum_j exp(s_ij), -inf for a row without edges (out_i = 0).
 struct Attention {
   Score score;
   at::Tensor rowptr, col;           // CSR by destination, [N_dst + 1] and [E], both int32 or both int64
   at::Tensor colptr, row, perm;     // CSC by source, [N_src + 1], [E], [E]: perm[c] is the CSR position of CSC entry c
                                     // (same dtype as rowptr; defined in a backward pass only)
-  at::Tensor dst;                   // dot, cosine: T [N_dst, H, D]; additive: A [N_dst, H]
-  at::Tensor src;                   // dot, cosine: T [N_src, H, D]; additive: A [N_src, H]
-  at::Tensor value;                 // T [N_src, H, D]; cosine: the same tensor as src
+  at::Tensor dst;                   // T [N_dst, H, D]; additive: A [N_dst, H]
+  at::Tensor src;                   // T [N_src, H, D]; additive: A [N_src, H]
+  at::Tensor value;                 // T [N_src, H, D]; the same tensor as src where value_is_src
   at::Tensor dst_scale, src_scale;  // cosine only: A [N_dst, H] beta / |x_i| and A [N_src, H] 1 / |x_j|
+  at::Tensor att;                   // additive_v2 only: A [H, D]
   at::Tensor a_edge;                // additive only, optional: A [E, H] in CSR order
   at::Tensor bias;                  // optional: A [E, H] in CSR order
   double scale = 1.0;               // dot only
-  double negative_slope = 0.0;      // additive only
+  double negative_slope = 0.0;      // additive, additive_v2
   double dropout_p = 0.0;           // in [0, 1]
   at::Tensor seed;                  // int64 [1] on the operands' device; defined where dropout_p > 0
 
@@ -52,11 +58,14 @@ struct Saved {
                         // CPU; on CUDA a kernel makes it.
 };
 
-// Gradients of the logit's operands as the kernels make them; operands.cpp turns cosine's into those of x and beta.
-// Each has the dtype and shape of its operand.
+// Gradients of the logit's operands as the kernels make them, each with the dtype and shape of its operand;
+// operands.cpp turns cosine's into those of x and beta, and additive_v2's, which lack the factor att, into those of x
+// and att. There, g_e = ds leaky_relu'(dst_i + src_j), [D].
 struct Gradients {
-  at::Tensor dst;     // dot: scale * sum_j ds src_j;  cosine: sum_j ds src_scale_j src_j;  additive: sum_j ds'
-  at::Tensor src;     // dot: scale * sum_i ds dst_i;  cosine: sum_i ds dst_scale_i dst_i;  additive: sum_i ds'
+  at::Tensor dst;     // dot: scale * sum_j ds src_j;  cosine: sum_j ds src_scale_j src_j;  additive: sum_j ds';
+                      // additive_v2: sum_j g
+  at::Tensor src;     // dot: scale * sum_i ds dst_i;  cosine: sum_i ds dst_scale_i dst_i;  additive: sum_i ds';
+                      // additive_v2: sum_i g
   at::Tensor value;   // sum_i dropout(p) grad_out_i, T [N_src, H, D]
   at::Tensor a_edge;  // additive, where a_edge is defined: ds' = ds * leaky_relu', A [E, H]
   at::Tensor bias;    // where bias is defined: ds, A [E, H]

@@ -1,7 +1,7 @@
-// Autocast, and the call runs below it. dot's features, which come out of matrix products, are cast to the autocast
-// dtype, as is additive's value; the scalars of the additive score keep their precision: they are small, and the
-// kernels accumulate logits in float32 anyway. cosine, which has no matrix product before it, promotes to its widest
-// argument.
+// Autocast, and the call runs below it. dot's and additive_v2's features, which come out of matrix products, are cast
+// to the autocast dtype, as is additive's value; the scalars of the additive score and the vector of additive_v2's keep
+// their precision: they are small, and the kernels accumulate logits in float32 anyway. cosine, which has no matrix
+// product before it, promotes to its widest argument.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
@@ -29,6 +29,10 @@ struct Autocast {
       const bool same = call.a.is_same(call.b);
       call.a = call.a.to(widest);
       call.b = same ? call.a : call.b.to(widest);
+    } else if (call.score == Score::additive_v2) {
+      call.a = cast(call.a);
+      call.b = cast(call.b);
+      call.c = to_full_precision(call.c);
     } else {
       call.c = cast(call.c);
       const bool dot = call.score == Score::dot;

@@ -1,8 +1,10 @@
-// Derivatives: every forward operator records one node, whose backward is the matching backward operator.
+// Derivatives: every forward operator records one node, whose backward is the matching backward operator. That is
+// itself differentiable: where a graph is asked of it (create_graph=True) it is computed by differentiable operators.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "call.h"
+#include "composite.h"
 
 namespace dfgnn {
 namespace {
@@ -64,10 +66,29 @@ struct Autograd {
     const auto result = AttentionFunction::apply(call.a, call.b, call.c, call.a_edge, call.bias, call);
     return {result[0], result[1]};
   }
+
+  static CallGradients backward(Call call, BackwardInputs inputs) {
+    if (needs_graph(call, inputs)) return backward_composite(call, inputs);
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return dispatch_backward(call, inputs);
+  }
+
+ private:
+  static bool needs_graph(const Call& call, const BackwardInputs& inputs) {
+    if (!at::GradMode::is_enabled()) return false;
+    for (const auto& t : {OptTensor(call.a), OptTensor(call.b), OptTensor(call.c), call.a_edge, call.bias,
+                          OptTensor(inputs.grad_out), inputs.grad_lse, OptTensor(inputs.out), OptTensor(inputs.lse)}) {
+      if (t.has_value() && t->requires_grad()) return true;
+    }
+    return false;
+  }
 };
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) { register_forward<Autograd>(m); }
+TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
+  register_forward<Autograd>(m);
+  register_backward<Autograd>(m);
+}
 
 }  // namespace dfgnn

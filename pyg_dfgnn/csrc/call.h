@@ -27,16 +27,17 @@ struct Call {
   Score score;
   at::Tensor rowptr, col;
   OptTensor colptr, row, perm;
-  at::Tensor a, b, c;  // dot: q, k, v;  cosine: x_dst, x_src, beta;  additive: a_dst, a_src, v
+  at::Tensor a, b,
+      c;  // dot: q, k, v;  cosine: x_dst, x_src, beta;  additive: a_dst, a_src, v;  additive_v2: x_dst, x_src, att
   OptTensor a_edge, bias;
   std::optional<double> scale;
-  double parameter;  // cosine: eps, additive: negative_slope
+  double parameter;  // cosine: eps, additive and additive_v2: negative_slope
   double dropout_p;
   OptTensor seed;
   std::string method;  // of Op::attention
   c10::SymInt max_degree;
 
-  const at::Tensor& value() const { return score == Score::cosine ? b : c; }
+  const at::Tensor& value() const { return value_is_src(score) ? b : c; }
 };
 
 struct BackwardInputs {
@@ -47,7 +48,7 @@ struct BackwardInputs {
 
 // Gradients of a, b, c, a_edge, bias, in this order; the last two have no elements where the call has none.
 using CallGradients = std::array<at::Tensor, 5>;
-// As the dot and cosine operators return them: without a_edge.
+// As all but the additive operators return them: without a_edge.
 using Gradients4 = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using Gradients5 = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -99,6 +100,12 @@ struct Entry {
                                     1.0, negative_slope, dropout_p, seed, route...));
   }
 
+  static ForwardResult additive_v2_fwd(T rowptr, T col, T x_dst, T x_src, T att, O bias, double dropout_p,
+                                       double negative_slope, O seed, O colptr, O row, O perm, Route... route) {
+    return Stage::forward(make_call(op, Score::additive_v2, rowptr, col, colptr, row, perm, x_dst, x_src, att,
+                                    std::nullopt, bias, 1.0, negative_slope, dropout_p, seed, route...));
+  }
+
   static Gradients4 dot_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm, T q, T k,
                             T v, std::optional<double> scale, O bias, double dropout_p, O seed, Route... route) {
     auto g = Stage::backward(make_call(op, Score::dot, rowptr, col, colptr, row, perm, q, k, v, std::nullopt, bias,
@@ -123,6 +130,15 @@ struct Entry {
                              BackwardInputs{grad_out, grad_lse, out, lse});
     return {g[0], g[1], g[2], g[3], g[4]};
   }
+
+  static Gradients4 additive_v2_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm,
+                                    T x_dst, T x_src, T att, O bias, double dropout_p, double negative_slope, O seed,
+                                    Route... route) {
+    auto g = Stage::backward(make_call(op, Score::additive_v2, rowptr, col, colptr, row, perm, x_dst, x_src, att,
+                                       std::nullopt, bias, 1.0, negative_slope, dropout_p, seed, route...),
+                             BackwardInputs{grad_out, grad_lse, out, lse});
+    return {g[0], g[1], g[2], g[4]};
+  }
 };
 
 template <class Stage, Op op>
@@ -135,12 +151,15 @@ void register_forward(torch::Library& m) {
   m.impl("smmf_fwd.dot", &EntryOf<Stage, Op::smmf>::dot_fwd);
   m.impl("smmf_fwd.cosine", &EntryOf<Stage, Op::smmf>::cosine_fwd);
   m.impl("smmf_fwd.additive", &EntryOf<Stage, Op::smmf>::additive_fwd);
+  m.impl("smmf_fwd.additive_v2", &EntryOf<Stage, Op::smmf>::additive_v2_fwd);
   m.impl("pmf_fwd.dot", &EntryOf<Stage, Op::pmf>::dot_fwd);
   m.impl("pmf_fwd.cosine", &EntryOf<Stage, Op::pmf>::cosine_fwd);
   m.impl("pmf_fwd.additive", &EntryOf<Stage, Op::pmf>::additive_fwd);
+  m.impl("pmf_fwd.additive_v2", &EntryOf<Stage, Op::pmf>::additive_v2_fwd);
   m.impl("attention.dot", &EntryOf<Stage, Op::attention>::dot_fwd);
   m.impl("attention.cosine", &EntryOf<Stage, Op::attention>::cosine_fwd);
   m.impl("attention.additive", &EntryOf<Stage, Op::attention>::additive_fwd);
+  m.impl("attention.additive_v2", &EntryOf<Stage, Op::attention>::additive_v2_fwd);
 }
 
 template <class Stage>
@@ -148,12 +167,15 @@ void register_backward(torch::Library& m) {
   m.impl("smmf_bwd.dot", &EntryOf<Stage, Op::smmf>::dot_bwd);
   m.impl("smmf_bwd.cosine", &EntryOf<Stage, Op::smmf>::cosine_bwd);
   m.impl("smmf_bwd.additive", &EntryOf<Stage, Op::smmf>::additive_bwd);
+  m.impl("smmf_bwd.additive_v2", &EntryOf<Stage, Op::smmf>::additive_v2_bwd);
   m.impl("pmf_bwd.dot", &EntryOf<Stage, Op::pmf>::dot_bwd);
   m.impl("pmf_bwd.cosine", &EntryOf<Stage, Op::pmf>::cosine_bwd);
   m.impl("pmf_bwd.additive", &EntryOf<Stage, Op::pmf>::additive_bwd);
+  m.impl("pmf_bwd.additive_v2", &EntryOf<Stage, Op::pmf>::additive_v2_bwd);
   m.impl("attention_bwd.dot", &EntryOf<Stage, Op::attention>::dot_bwd);
   m.impl("attention_bwd.cosine", &EntryOf<Stage, Op::attention>::cosine_bwd);
   m.impl("attention_bwd.additive", &EntryOf<Stage, Op::attention>::additive_bwd);
+  m.impl("attention_bwd.additive_v2", &EntryOf<Stage, Op::attention>::additive_v2_bwd);
 }
 
 // Call back to the dispatcher (redispatch.cpp).

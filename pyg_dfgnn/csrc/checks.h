@@ -43,6 +43,16 @@ inline at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Te
   return to_accumulate(t, accumulate_type(value.scalar_type()));
 }
 
+inline void check_probability(double dropout_p) {
+  TORCH_CHECK(dropout_p >= 0.0 && dropout_p <= 1.0, "dropout_p: expected a probability in [0, 1], got ", dropout_p);
+}
+
+inline void check_seed(const at::Tensor& seed, const at::Device& device) {
+  TORCH_CHECK(seed.scalar_type() == at::kLong && seed.numel() == 1, "seed: expected one int64 element, got ",
+              seed.scalar_type(), " of shape ", seed.sizes());
+  check_device(seed, "seed", device);
+}
+
 // Whether a call has the graph by source too.
 template <class Call>
 bool check_csc(const Call& call, int64_t num_src, const at::Device& device) {

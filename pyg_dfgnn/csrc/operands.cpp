@@ -17,6 +17,8 @@ Names names_of(Score score) {
       return {"q", "k", "v"};
     case Score::cosine:
       return {"x_dst", "x_src", "beta"};
+    case Score::additive_v2:
+      return {"x_dst", "x_src", "att"};
     default:
       return {"a_dst", "a_src", "v"};
   }
@@ -24,7 +26,7 @@ Names names_of(Score score) {
 
 // 1 / max(|x|, eps), as torch.nn.functional.normalize has it.
 at::Tensor reciprocal_norm(const at::Tensor& x, double eps, at::ScalarType type) {
-  return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min_(eps).reciprocal_();
+  return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min(eps).reciprocal();
 }
 
 void set_cosine(Attention& attention, const Call& call) {
@@ -61,7 +63,7 @@ Attention make_attention(const Call& call) {
   attention.score = call.score;
 
   const auto& value = call.value();
-  const char* value_name = call.score == Score::cosine ? names.b : names.c;
+  const char* value_name = value_is_src(call.score) ? names.b : names.c;
   const auto type = value.scalar_type();
   TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble, value_name,
               ": expected float32, float16, bfloat16 or float64, got ", type);
@@ -87,10 +89,13 @@ Attention make_attention(const Call& call) {
     check_shape(call.a, names.a, {num_dst, heads, head_dim}, "[rowptr.numel() - 1, heads, head size]");
     check_shape(call.b, names.b, {num_src, heads, head_dim}, "[N_src, heads, head size]");
     attention.dst = call.a.contiguous();
-    attention.src = call.score == Score::cosine ? attention.value : call.b.contiguous();
-    if (call.score == Score::cosine && call.a.is_same(call.b)) attention.dst = attention.src;
+    attention.src = value_is_src(call.score) ? attention.value : call.b.contiguous();
+    if (value_is_src(call.score) && call.a.is_same(call.b)) attention.dst = attention.src;
   }
   if (call.score == Score::cosine) set_cosine(attention, call);
+  if (call.score == Score::additive_v2) {
+    attention.att = logit_term(call.c, names.c, value, {heads, head_dim}, "[heads, head size]");
+  }
 
   const auto num_edges = call.col.numel();
   TORCH_CHECK(num_src > 0 || num_edges == 0, "col: expected no entries where there are no source nodes, got ",
@@ -109,15 +114,11 @@ Attention make_attention(const Call& call) {
   attention.scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   attention.negative_slope = call.parameter;
 
-  TORCH_CHECK(call.dropout_p >= 0.0 && call.dropout_p <= 1.0, "dropout_p: expected a probability in [0, 1], got ",
-              call.dropout_p);
+  check_probability(call.dropout_p);
   attention.dropout_p = call.dropout_p;
   if (call.dropout_p > 0.0) {
     attention.seed = *with_seed(call).seed;
-    TORCH_CHECK(attention.seed.scalar_type() == at::kLong && attention.seed.numel() == 1,
-                "seed: expected one int64 element, got ", attention.seed.scalar_type(), " of shape ",
-                attention.seed.sizes());
-    check_device(attention.seed, "seed", device);
+    check_seed(attention.seed, device);
   }
   return attention;
 }
@@ -152,25 +153,30 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
   const auto& value = attention.value;
   const auto grad_a_edge = empty_gradient(call.a_edge, gradients.a_edge, value);
   const auto grad_bias = empty_gradient(call.bias, gradients.bias, value);
-  if (call.score != Score::cosine) {
+  if (!value_is_src(call.score)) {
     return {gradients.dst.to(call.a.scalar_type()), gradients.src.to(call.b.scalar_type()), gradients.value,
             grad_a_edge, grad_bias};
   }
   const auto type = accumulate_type(value.scalar_type());
-  const auto beta = call.c.reshape({1, call.c.numel()}).to(type);
   const auto x_dst = attention.dst.to(type), g_dst = gradients.dst.to(type);
   const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
-  const auto r_dst =
-      call.a.is_same(call.b) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, type);
-  const auto dot_dst = (x_dst * g_dst).sum(-1), dot_src = (x_src * g_src).sum(-1);
-
-  const auto grad_x_dst = beta.unsqueeze(-1) * normalize_backward(x_dst, r_dst, g_dst, dot_dst, call.parameter);
-  const auto grad_x_src =
-      normalize_backward(x_src, attention.src_scale, g_src, dot_src, call.parameter) + gradients.value;
-  auto grad_beta = (r_dst * dot_dst).sum(0);
-  if (call.c.numel() == 1) grad_beta = grad_beta.sum();
-  return {grad_x_dst.to(value.scalar_type()), grad_x_src.to(value.scalar_type()),
-          grad_beta.reshape(call.c.sizes()).to(call.c.scalar_type()), grad_a_edge, grad_bias};
+  at::Tensor grad_x_dst, grad_x_src, grad_c;
+  if (call.score == Score::additive_v2) {
+    grad_x_dst = attention.att * g_dst;
+    grad_x_src = attention.att * g_src;
+    grad_c = (x_dst * g_dst).sum(0) + (x_src * g_src).sum(0);
+  } else {
+    const auto beta = call.c.reshape({1, call.c.numel()}).to(type);
+    const auto r_dst =
+        call.a.is_same(call.b) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, type);
+    const auto dot_dst = (x_dst * g_dst).sum(-1), dot_src = (x_src * g_src).sum(-1);
+    grad_x_dst = beta.unsqueeze(-1) * normalize_backward(x_dst, r_dst, g_dst, dot_dst, call.parameter);
+    grad_x_src = normalize_backward(x_src, attention.src_scale, g_src, dot_src, call.parameter);
+    grad_c = (r_dst * dot_dst).sum(0);
+    if (call.c.numel() == 1) grad_c = grad_c.sum();
+  }
+  return {grad_x_dst.to(value.scalar_type()), (grad_x_src + gradients.value).to(value.scalar_type()),
+          grad_c.reshape(call.c.sizes()).to(call.c.scalar_type()), grad_a_edge, grad_bias};
 }
 
 }  // namespace dfgnn

@@ -11,8 +11,11 @@ Attention make_attention(const Call& call);
 // The same for the arguments of a backward call.
 Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention& attention);
 
+// The call's gradients from those that the kernels make.
 // Cosine: from the gradients of the scaled dot product to those of x_dst, x_src and beta.
 // With r = 1 / max(|x|, eps) and g = d/d(r x):  dx = r (g - r^2 <x, g> x), the second term only where |x| > eps.
+// Additive_v2: the gradients g_i, g_j of the sums x_i + x_j lack their factor att; since leaky_relu(z) = leaky_relu'(z)
+// z, that of att is sum_e g_e (x_i + x_j) = sum_i g_i x_i + sum_j g_j x_j.
 CallGradients finish_gradients(const Call& call, const Attention& attention, const Gradients& gradients);
 
 }  // namespace dfgnn

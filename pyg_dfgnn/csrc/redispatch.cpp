@@ -42,6 +42,7 @@ ForwardResult forward(const Call& c) {
   static const auto dot = find<decltype(E::dot_fwd)>(kForwardName<op>, "dot");
   static const auto cosine = find<decltype(E::cosine_fwd)>(kForwardName<op>, "cosine");
   static const auto additive = find<decltype(E::additive_fwd)>(kForwardName<op>, "additive");
+  static const auto additive_v2 = find<decltype(E::additive_v2_fwd)>(kForwardName<op>, "additive_v2");
   switch (c.score) {
     case Score::dot:
       return call_with_route<op>(c, dot, c.rowptr, c.col, c.a, c.b, c.c, c.scale, c.bias, c.dropout_p, c.seed, c.colptr,
@@ -49,6 +50,9 @@ ForwardResult forward(const Call& c) {
     case Score::cosine:
       return call_with_route<op>(c, cosine, c.rowptr, c.col, c.a, c.b, c.c, c.bias, c.dropout_p, c.seed, c.colptr,
                                  c.row, c.perm, c.parameter);
+    case Score::additive_v2:
+      return call_with_route<op>(c, additive_v2, c.rowptr, c.col, c.a, c.b, c.c, c.bias, c.dropout_p, c.parameter,
+                                 c.seed, c.colptr, c.row, c.perm);
     default:
       return call_with_route<op>(c, additive, c.rowptr, c.col, c.a, c.b, c.c, c.parameter, c.a_edge, c.bias,
                                  c.dropout_p, c.seed, c.colptr, c.row, c.perm);
@@ -61,6 +65,7 @@ CallGradients backward(const Call& c, const BackwardInputs& in) {
   static const auto dot = find<decltype(E::dot_bwd)>(kBackwardName<op>, "dot");
   static const auto cosine = find<decltype(E::cosine_bwd)>(kBackwardName<op>, "cosine");
   static const auto additive = find<decltype(E::additive_bwd)>(kBackwardName<op>, "additive");
+  static const auto additive_v2 = find<decltype(E::additive_v2_bwd)>(kBackwardName<op>, "additive_v2");
   const auto with_head = [&c, &in](const auto& handle, const auto&... rest) {
     return call_with_route<op>(c, handle, in.grad_out, in.grad_lse, in.out, in.lse, c.rowptr, c.col, *c.colptr, *c.row,
                                *c.perm, c.a, c.b, c.c, rest...);
@@ -73,6 +78,8 @@ CallGradients backward(const Call& c, const BackwardInputs& in) {
       return without_a_edge(with_head(dot, c.scale, c.bias, c.dropout_p, c.seed));
     case Score::cosine:
       return without_a_edge(with_head(cosine, c.bias, c.dropout_p, c.seed, c.parameter));
+    case Score::additive_v2:
+      return without_a_edge(with_head(additive_v2, c.bias, c.dropout_p, c.parameter, c.seed));
     default: {
       const Gradients5 g = with_head(additive, c.parameter, c.a_edge, c.bias, c.dropout_p, c.seed);
       return {std::get<0>(g), std::get<1>(g), std::get<2>(g), std::get<3>(g), std::get<4>(g)};

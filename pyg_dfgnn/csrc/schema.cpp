@@ -1,5 +1,4 @@
 // Schemas of the operators. Shapes, formulas and the meaning of each argument: attention.h and graph.cpp.
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
@@ -11,35 +10,41 @@
 
 namespace {
 
-const std::string kForwardTail =
-    "Tensor? bias=None, float dropout_p=0.0, Tensor? seed=None, Tensor? colptr=None, Tensor? row=None, "
-    "Tensor? perm=None";
+const std::string kDropout = "Tensor? bias=None, float dropout_p=0.0, ";
+const std::string kSeed = "Tensor? seed=None";
+const std::string kSeedAndCsc = kSeed + ", Tensor? colptr=None, Tensor? row=None, Tensor? perm=None";
+const std::string kForwardTail = kDropout + kSeedAndCsc;
 const std::string kBackwardHead =
     "Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, Tensor rowptr, Tensor col, Tensor colptr, Tensor row, "
     "Tensor perm, ";
-const std::string kBackwardTail = "Tensor? bias=None, float dropout_p=0.0, Tensor? seed=None";
+const std::string kBackwardTail = kDropout + kSeed;
 
 void define_family(torch::Library& m, const std::string& forward, const std::string& backward,
                    const std::string& route) {
   const auto def = [&m](const std::string& schema) { m.def(schema.c_str()); };
   const std::string results = ") -> (Tensor out, Tensor lse)";
   // Saved TorchScript keeps neither overloads nor the names of positional arguments: what tells the overloads apart is
-  // the names of the keyword-only arguments, hence the operands', and the types of all in order, hence the place of
-  // eps.
+  // the names of the keyword-only arguments, hence the operands', and the types of all in order, hence the places of
+  // eps and of additive_v2's negative_slope.
   const std::string cosine = ", float eps=1e-12";
   const std::string additive = "float negative_slope=0.2, Tensor? a_edge=None, ";
+  const std::string additive_v2 = kDropout + "float negative_slope=0.2, ";
   def(forward + ".dot(Tensor rowptr, Tensor col, *, Tensor q, Tensor k, Tensor v, float? scale=None, " + kForwardTail +
       route + results);
   def(forward + ".cosine(Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor beta, " + kForwardTail +
       cosine + route + results);
   def(forward + ".additive(Tensor rowptr, Tensor col, *, Tensor a_dst, Tensor a_src, Tensor v, " + additive +
       kForwardTail + route + results);
+  def(forward + ".additive_v2(Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor att, " + additive_v2 +
+      kSeedAndCsc + route + results);
   def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kBackwardTail +
       route + ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
   def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, *, " + kBackwardTail + cosine +
       route + ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_beta, Tensor grad_bias)");
   def(backward + ".additive(" + kBackwardHead + "Tensor a_dst, Tensor a_src, Tensor v, *, " + additive + kBackwardTail +
       route + ") -> (Tensor grad_a_dst, Tensor grad_a_src, Tensor grad_v, Tensor grad_a_edge, Tensor grad_bias)");
+  def(backward + ".additive_v2(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor att, *, " + additive_v2 + kSeed +
+      route + ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_bias)");
 }
 
 int64_t cuda_version() {
@@ -67,15 +72,7 @@ TORCH_LIBRARY(dfgnn, m) {
          ", bool transpose=False, bool sum_heads=False) -> Tensor")
             .c_str());
   m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
+  m.def("dropout_mask(Tensor seed, SymInt num_edges, SymInt heads, float dropout_p) -> Tensor");
   m.def("cuda_version() -> int", cuda_version);
   m.def("torch_version() -> str", torch_version);
-}
-
-// A second derivative meets these and says so, rather than being silently wrong.
-TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
-  for (const char* family : {"smmf_bwd", "pmf_bwd", "attention_bwd"}) {
-    for (const char* score : {".dot", ".cosine", ".additive"}) {
-      m.impl((std::string(family) + score).c_str(), torch::autograd::autogradNotImplementedFallback());
-    }
-  }
 }

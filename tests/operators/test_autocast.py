@@ -5,7 +5,12 @@ import pytest
 import torch
 from calls import PATHS, SCORES, gradients, make_operands, run
 
-CAST = {"dot": {"q", "k", "v"}, "cosine": set(), "additive": {"v"}}
+CAST = {
+    "dot": {"q", "k", "v"},
+    "cosine": set(),
+    "additive": {"v"},
+    "additive_v2": {"x_dst", "x_src"},
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

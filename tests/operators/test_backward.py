@@ -66,7 +66,12 @@ def test_many_rows(score, path, device):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("score", "options"), [("dot", {"scale": 0.3}), ("additive", {"negative_slope": -0.5})]
+    ("score", "options"),
+    [
+        ("dot", {"scale": 0.3}),
+        ("additive", {"negative_slope": -0.5}),
+        ("additive_v2", {"negative_slope": -0.5}),
+    ],
 )
 def test_options(score, options, path, device):
     graph = graphs.mixed(device)
@@ -83,10 +88,14 @@ def test_beta_of_each_head(path, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("path", METHODS)
-def test_scalars_of_half_precision_may_be_float32(path, dtype, device):
+@pytest.mark.parametrize(
+    ("score", "features"), [("additive", ["v"]), ("additive_v2", ["x_dst", "x_src"])]
+)
+def test_terms_of_half_precision_may_be_float32(score, features, path, dtype, device):
     graph = graphs.mixed(device)
-    exact = make_operands("additive", graph, edge_terms=True)
-    check_backward(path, "additive", graph, {**exact, "v": exact["v"].to(dtype)})
+    operands = make_operands(score, graph, edge_terms=True)
+    operands |= {name: operands[name].to(dtype) for name in features}
+    check_backward(path, score, graph, operands)
 
 
 @pytest.mark.parametrize("path", METHODS)
@@ -96,9 +105,7 @@ def test_one_tensor_for_several_operands(with_lse, score, path, device):
     """Contributions add up where one leaf is given twice."""
     graph = graphs.make("self_loops", device)
     operands = make_operands(score, graph, edge_terms=True)
-    dst, src = {"dot": ("q", "k"), "cosine": ("x_dst", "x_src"), "additive": ("a_dst", "a_src")}[
-        score
-    ]
+    dst, src = {"dot": ("q", "k"), "additive": ("a_dst", "a_src")}.get(score, ("x_dst", "x_src"))
     shared = operands[src].requires_grad_()
     copies = {dst: shared.detach().clone().requires_grad_(), src: shared}
     apart = gradients(run(path, score, graph, operands | copies), copies, with_lse)
@@ -147,14 +154,3 @@ def test_gradcheck(score, path, dropout_p, device):
 
     leaves = tuple(t.requires_grad_() for t in operands.values())
     assert torch.autograd.gradcheck(function, leaves)
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("score", SCORES)
-def test_second_derivatives_are_refused(score, path, device):
-    graph = graphs.mixed(device)
-    leaves = {name: t.requires_grad_() for name, t in make_operands(score, graph).items()}
-    out, _ = run(path, score, graph, leaves)
-    first, *_ = torch.autograd.grad(out.square().sum(), list(leaves.values()), create_graph=True)
-    with pytest.raises(RuntimeError, match=r"(?i)dfgnn.*(not implemented|twice|second)"):
-        first.sum().backward()

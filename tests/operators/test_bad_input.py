@@ -7,6 +7,7 @@ import pytest
 import torch
 from calls import FAMILIES, PATHS, SCORES, backward_arguments, make_operands, operator, run
 from graphs import Csr
+from reference import VALUE
 from torch import Tensor
 
 HEADS, HEAD_DIM = 2, 4
@@ -14,6 +15,7 @@ OPERANDS = {
     "dot": ("q", "k", "v"),
     "cosine": ("x_dst", "x_src", "beta"),
     "additive": ("a_dst", "a_src", "v", "a_edge"),
+    "additive_v2": ("x_dst", "x_src", "att"),
 }
 SCORE_AND_OPERAND = [(score, name) for score in SCORES for name in (*OPERANDS[score], "bias")]
 
@@ -74,7 +76,7 @@ def test_operand_dtype(op, score, name, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["q", "k", "x_dst", "a_dst", "a_src", "a_edge", "bias"])
+@pytest.mark.parametrize("name", ["q", "k", "x_dst", "a_dst", "a_src", "a_edge", "att", "bias"])
 @pytest.mark.parametrize("op", FAMILIES)
 def test_operand_of_another_precision_than_the_value(op, name, dtype, device):
     score = next(s for s in SCORES if name in OPERANDS[s] or name == "bias")
@@ -144,7 +146,7 @@ def test_no_heads_or_no_features(score, device):
     graph = graphs.mixed(device)
     for heads, head_dim in ((0, 4), (2, 0)):
         operands = make_operands(score, graph, heads, head_dim)
-        with raises("x_src" if score == "cosine" else "v"):
+        with raises(VALUE[score]):
             run("attention", score, graph, operands)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from calls import DTYPES, METHODS, PATHS, SCORES, check_backward, check_forward, make_operands, run
-from reference import kept, philox4x32
+from reference import VALUE, kept, philox4x32
 
 SEEDS = (0, 1, 12345678901234567, -3, 2**63 - 1)
 
@@ -98,10 +98,33 @@ def test_backward_reuses_the_drawn_seed(path, score, device):
     """An edge that the forward pass dropped has no gradient: v of a row's only edge shows it."""
     graph = graphs.make("self_loops", device)
     operands = make_operands(score, graph, heads=2, head_dim=4)
-    name = "x_src" if score == "cosine" else "v"
+    name = VALUE[score]
     operands[name].requires_grad_()
     out, _ = run(path, score, graph, operands, dropout_p=0.5)
     out.sum().backward()
     dropped = (out == 0).all(-1)
     assert dropped.any()
     assert torch.equal((operands[name].grad == 0).all(-1), dropped)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3, 0.95, 1.0])
+def test_mask_operator(dropout_p, seed, device):
+    """The mask of all edges, as the fused operators draw it."""
+    found = torch.ops.dfgnn.dropout_mask(torch.tensor([seed], device=device), 3000, 3, dropout_p)
+    assert torch.equal(found.cpu(), kept(seed, 3000, 3, dropout_p))
+
+
+def test_mask_operator_is_an_operator(device):
+    mask = torch.ops.dfgnn.dropout_mask
+    seed = torch.tensor([1], device=device)
+    torch.library.opcheck(mask.default, (seed, 5, 2, 0.5))
+    assert mask(seed, 0, 2, 0.5).shape == (0, 2)
+    for name, wrong in {
+        "seed": (seed.int(), 5, 2, 0.5),
+        "num_edges": (seed, -1, 2, 0.5),
+        "heads": (seed, 5, -2, 0.5),
+        "dropout_p": (seed, 5, 2, 1.5),
+    }.items():
+        with pytest.raises(RuntimeError, match=rf"{name}: expected .*got "):
+            mask(*wrong)

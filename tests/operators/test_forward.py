@@ -65,7 +65,12 @@ def test_many_rows(score, path, device):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("score", "options"), [("dot", {"scale": 0.3}), ("additive", {"negative_slope": -0.5})]
+    ("score", "options"),
+    [
+        ("dot", {"scale": 0.3}),
+        ("additive", {"negative_slope": -0.5}),
+        ("additive_v2", {"negative_slope": -0.5}),
+    ],
 )
 def test_options(score, options, path, device):
     graph = graphs.mixed(device)
@@ -89,10 +94,14 @@ def test_one_tensor_for_both_ends(path, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("path", METHODS)
-def test_scalars_of_half_precision_may_be_float32(path, dtype, device):
+@pytest.mark.parametrize(
+    ("score", "features"), [("additive", ["v"]), ("additive_v2", ["x_dst", "x_src"])]
+)
+def test_terms_of_half_precision_may_be_float32(score, features, path, dtype, device):
     graph = graphs.mixed(device)
-    exact = make_operands("additive", graph, edge_terms=True)
-    check_forward(path, "additive", graph, {**exact, "v": exact["v"].to(dtype)})
+    operands = make_operands(score, graph, edge_terms=True)
+    operands |= {name: operands[name].to(dtype) for name in features}
+    check_forward(path, score, graph, operands)
 
 
 @pytest.mark.parametrize("path", METHODS)

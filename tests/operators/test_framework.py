@@ -85,6 +85,12 @@ def scripted_additive(rowptr: Tensor, col: Tensor, a_dst: Tensor, a_src: Tensor,
     return torch.ops.dfgnn.attention(rowptr, col, a_dst=a_dst, a_src=a_src, v=v, negative_slope=0.1)
 
 
+def scripted_additive_v2(rowptr: Tensor, col: Tensor, x_dst: Tensor, x_src: Tensor, att: Tensor):
+    return torch.ops.dfgnn.attention(
+        rowptr, col, x_dst=x_dst, x_src=x_src, att=att, negative_slope=0.1
+    )
+
+
 def scripted_smmf_dot(rowptr: Tensor, col: Tensor, q: Tensor, k: Tensor, v: Tensor):
     return torch.ops.dfgnn.smmf_fwd(rowptr, col, q=q, k=k, v=v, scale=0.5)
 
@@ -97,13 +103,21 @@ def scripted_smmf_additive(rowptr: Tensor, col: Tensor, a_dst: Tensor, a_src: Te
     return torch.ops.dfgnn.smmf_fwd(rowptr, col, a_dst=a_dst, a_src=a_src, v=v)
 
 
+def scripted_pmf_additive_v2(
+    rowptr: Tensor, col: Tensor, x_dst: Tensor, x_src: Tensor, att: Tensor
+):
+    return torch.ops.dfgnn.pmf_fwd(rowptr, col, x_dst=x_dst, x_src=x_src, att=att)
+
+
 SCRIPTED = {
     scripted_dot: "dot",
     scripted_cosine: "cosine",
     scripted_additive: "additive",
+    scripted_additive_v2: "additive_v2",
     scripted_smmf_dot: "dot",
     scripted_pmf_cosine: "cosine",
     scripted_smmf_additive: "additive",
+    scripted_pmf_additive_v2: "additive_v2",
 }
 
 

@@ -30,7 +30,12 @@ def with_logits(score: str, row: list[float], device: str, dtype: torch.dtype):
     """A row with these logits beside an ordinary one: operands that score 0, and a bias."""
     graph = graphs.from_degrees([len(row), 3], 9).to(device)
     operands = make_operands(score, graph, 1, 16, dtype, edge_terms=True)
-    zeroed = {"dot": ["q"], "cosine": ["beta"], "additive": ["a_dst", "a_src", "a_edge"]}[score]
+    zeroed = {
+        "dot": ["q"],
+        "cosine": ["beta"],
+        "additive": ["a_dst", "a_src", "a_edge"],
+        "additive_v2": ["att"],
+    }[score]
     operands |= {name: torch.zeros_like(operands[name]) for name in zeroed}
     bias = torch.tensor([*row, 0.1, 0.2, 0.3], device=device)
     return graph, operands | {"bias": bias.unsqueeze(-1)}
@@ -71,7 +76,11 @@ def test_large_products(score, path, device):
         operands["x_src"] = exact[torch.arange(graph.num_src) % 3].unsqueeze(1).repeat(1, 2, 1)
         check_forward(path, score, graph, operands)
     else:
-        names = {"dot": ["q", "k"], "additive": ["a_dst", "a_src"]}[score]
+        names = {
+            "dot": ["q", "k"],
+            "additive": ["a_dst", "a_src"],
+            "additive_v2": ["x_dst", "x_src", "att"],
+        }[score]
         operands |= {name: (operands[name] * 8).round() * 16 for name in names}
         options = {"scale": 0.5} if score == "dot" else {"negative_slope": 0.25}
         check_forward(path, score, graph, operands, **options)

@@ -1,8 +1,6 @@
 // forward_cpu and backward_cpu: allocates and runs the kernels' passes.
 #include "attention.h"
 
-#include <cmath>
-
 #include "run.h"
 
 namespace dfgnn {
@@ -31,18 +29,12 @@ Args make_args(const Attention& a) {
   args.value = data_of(a.value);
   args.dst_scale = data_of(a.dst_scale);
   args.src_scale = data_of(a.src_scale);
+  args.att = data_of(a.att);
   args.a_edge = data_of(a.a_edge);
   args.bias = data_of(a.bias);
   args.scale = a.scale;
   args.negative_slope = a.negative_slope;
-  if (a.dropout_p > 0) {
-    const auto seed = static_cast<uint64_t>(*a.seed.const_data_ptr<int64_t>());
-    args.dropout = true;
-    args.key[0] = static_cast<uint32_t>(seed);
-    args.key[1] = static_cast<uint32_t>(seed >> 32);
-    args.keep_threshold = static_cast<uint64_t>(std::ceil(a.dropout_p * 0x1p32));  // word * 2^-32 >= p
-    args.keep_scale = a.dropout_p < 1 ? 1 / (1 - a.dropout_p) : 0;
-  }
+  if (a.dropout_p > 0) set_dropout(args, a.dropout_p, a.seed);
   return args;
 }
 

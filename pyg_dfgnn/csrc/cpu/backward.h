@@ -1,8 +1,9 @@
 // The backward passes. With p = exp(s - lse), w = dropout(p), dp = <grad_out_i, value_j>:
 //   ds = p * (dropout(dp) - delta_i),   grad_value_j = sum_i w grad_out_i,
 // and for dot and cosine grad_dst_i = sum_j ds src_j, grad_src_j = sum_i ds dst_i (with their scales), for additive the
-// sums of ds' = ds * leaky_relu'. The pass over rows gathers src and value and leaves w and ds in [E, H]; the pass over
-// columns gathers grad_out and dst. Both pull, so nothing is added to by two threads. Part of kernels_<isa>.cpp only.
+// sums of ds' = ds * leaky_relu', which for additive_v2 is a vector. The pass over rows gathers src and value and
+// leaves w and ds in [E, H]; the pass over columns gathers grad_out and dst. Both pull, so nothing is added to by two
+// threads. Part of kernels_<isa>.cpp only.
 #pragma once
 
 #include "scores.h"
@@ -62,8 +63,21 @@ struct BackwardDst {
     }
   }
 
-  static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
+  // grad_dst (+)= the terms of n edges of row i.
+  static void add_terms(const Args& args, int64_t i, int64_t h, const A* ds, const int64_t* source, int n, bool add,
+                        A* grad_dst) {
     const int64_t H = args.heads, D = args.head_dim;
+    const Rows<T> src = head_of<T>(args.src, h, H, D);
+    if constexpr (LOGIT == Logit::additive_v2) {
+      const T* dst = head_of<T>(args.dst, h, H, D)[i];
+      weighted_slopes(ds, dst, A(args.negative_slope), src, source, n, D, add, grad_dst);
+    } else {
+      weighted_sum(ds, src, source, n, D, add, grad_dst);
+    }
+  }
+
+  static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
+    const int64_t H = args.heads;
     A* grad_dst = as<A>(memory);
     if (!kVector || begin >= end) fill(grad_dst, state_size(args), A(0));
     Block block;
@@ -80,8 +94,7 @@ struct BackwardDst {
       for (int64_t h = 0; h < H; ++h) {
         edges(args, block, h, ds);
         if constexpr (kVector) {
-          weighted_sum(ds, head_of<T>(args.src, h, H, D), block.source, block.n, D, b != begin,
-                       grad_dst + h * width(args));
+          add_terms(args, row, h, ds, block.source, block.n, b != begin, grad_dst + h * width(args));
         } else {
           grad_dst[h] += sum_block(ds, block.n);
         }
@@ -109,14 +122,13 @@ struct BackwardDst {
   }
 
   static void short_rows(const Args& args, const Block& block, A* grad_dst) {
-    const int64_t H = args.heads, D = args.head_dim;
+    const int64_t H = args.heads;
     A ds[kBlock];
     for (int64_t h = 0; h < H; ++h) {
       edges(args, block, h, ds);
       for_each_row(block, [&](int64_t i, int first, int last) {
         if constexpr (kVector) {
-          weighted_sum(ds + first, head_of<T>(args.src, h, H, D), block.source + first, last - first, D, false,
-                       grad_dst);
+          add_terms(args, i, h, ds + first, block.source + first, last - first, false, grad_dst);
         } else {
           *grad_dst = 0;
           for (int e = first; e < last; ++e) *grad_dst += ds[e];
@@ -154,7 +166,7 @@ struct BackwardSrc {
   static int64_t src_width(const Args& args) { return kVector ? padded<A>(args.head_dim) : 1; }
   static int64_t state_size(const Args& args) { return args.heads * (value_width(args) + src_width(args)); }
 
-  static void piece(const Args& args, int64_t, int64_t begin, int64_t end, void* memory) {
+  static void piece(const Args& args, int64_t column, int64_t begin, int64_t end, void* memory) {
     const int64_t H = args.heads, D = args.head_dim;
     A *grad_value = as<A>(memory), *grad_src = grad_value + H * value_width(args);
     if (begin >= end) fill(grad_value, H * value_width(args), A(0));
@@ -183,7 +195,11 @@ struct BackwardSrc {
         }
         weighted_sum(weight, head_of<T>(args.grad_out, h, H, D), destination, n, D, b != begin,
                      grad_value + h * value_width(args));
-        if constexpr (kVector) {
+        if constexpr (LOGIT == Logit::additive_v2) {
+          const T* src = head_of<T>(args.src, h, H, D)[column];
+          weighted_slopes(ds, src, A(args.negative_slope), head_of<T>(args.dst, h, H, D), destination, n, D, b != begin,
+                          grad_src + h * src_width(args));
+        } else if constexpr (kVector) {
           weighted_sum(ds, head_of<T>(args.dst, h, H, D), destination, n, D, b != begin,
                        grad_src + h * src_width(args));
         } else {

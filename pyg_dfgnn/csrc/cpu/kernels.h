@@ -10,7 +10,7 @@
 namespace dfgnn::cpu {
 
 enum class Type { f32, f64, f16, bf16 };
-enum class Logit { dot, cosine, additive };  // in the order of dfgnn::Score
+enum class Logit { dot, cosine, additive, additive_v2 };  // in the order of dfgnn::Score
 
 // The operands as raw pointers; shapes and meaning as in attention.h. T is the value's type, A the accumulation type.
 struct Args {
@@ -21,6 +21,7 @@ struct Args {
 
   const void *dst, *src, *value;
   const void *dst_scale, *src_scale;  // cosine
+  const void* att;                    // additive_v2
   const void* a_edge;                 // additive, or null
   const void* bias;                   // or null
   double scale, negative_slope;
@@ -69,17 +70,23 @@ struct ProductKernels {
   Pass sddmm, spmm;
 };
 
+// mask[e * heads + h]: whether dropout keeps edge e of [begin, end) for head h.
+using DropoutMask = void (*)(const Args&, int64_t begin, int64_t end, bool* mask);
+
 namespace baseline {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
+void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace baseline
 namespace avx2 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
+void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx2
 namespace avx512 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
+void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx512
 
 }  // namespace dfgnn::cpu

@@ -113,6 +113,75 @@ inline void weighted_sum(const A* weight, Rows<T> rows, const int64_t* index, in
   }
 }
 
+// What additive_v2 makes of the rows, with z = x + rows[index[e]] and leaky_relu(z) = slope(z) z.
+template <class V, class A>
+DFGNN_INLINE V slope(V z, A negative_slope) {
+  return z > A(0) ? broadcast(A(1)) : broadcast(negative_slope);
+}
+
+template <int G, class T, class A>
+DFGNN_INLINE void leaky_dot_group(const A* att, const T* x, A negative_slope, Rows<T> rows, const int64_t* index,
+                                  int64_t head_dim, A* out) {
+  constexpr int L = lanes<A>;
+  Vector<A> sums[G] = {};
+  const auto columns = [&](const auto& load_columns) __attribute__((always_inline)) {
+    const Vector<A> own = load_columns(x), factor = load_columns(att);
+    for (int g = 0; g < G; ++g) {
+      const Vector<A> z = own + load_columns(rows[index[g]]);
+      sums[g] += factor * slope(z, negative_slope) * z;
+    }
+  };
+  int64_t d = 0;
+  for (; d + L <= head_dim; d += L) {
+    columns([&](const auto* p) __attribute__((always_inline)) { return load(p + d); });
+  }
+  if (const int rest = int(head_dim - d)) {
+    columns([&](const auto* p) __attribute__((always_inline)) { return load(p + d, rest); });
+  }
+  write_sums(sums, out);
+}
+
+// out[e] = <att, leaky_relu(z)>
+template <class T, class A>
+inline void leaky_dots(const A* att, const T* x, A negative_slope, Rows<T> rows, const int64_t* index, int n,
+                       int64_t head_dim, A* out) {
+  int e = 0;
+  for (; n - e >= 4; e += 4) leaky_dot_group<4>(att, x, negative_slope, rows, index + e, head_dim, out + e);
+  for (; e < n; ++e) leaky_dot_group<1>(att, x, negative_slope, rows, index + e, head_dim, out + e);
+}
+
+template <int V, class T, class A>
+DFGNN_INLINE void weighted_slopes_columns(const A* weight, const T* x, A negative_slope, Rows<T> rows,
+                                          const int64_t* index, int n, int rest, bool add, A* sums) {
+  constexpr int L = lanes<A>;
+  const auto load_columns = [rest](const T* p, int v)
+                                __attribute__((always_inline)) { return rest ? load(p, rest) : load(p + v * L); };
+  Vector<A> own[V], s[V] = {};
+  for (int v = 0; v < V; ++v) own[v] = load_columns(x, v);
+  for (int e = 0; e < n; ++e) {
+    const T* row = rows[index[e]];
+    for (int v = 0; v < V; ++v) s[v] += weight[e] * slope(own[v] + load_columns(row, v), negative_slope);
+  }
+  for (int v = 0; v < V; ++v) store(sums + v * L, add ? load(sums + v * L) + s[v] : s[v]);
+}
+
+// sums (+)= sum_e weight[e] * slope(z)
+template <class T, class A>
+inline void weighted_slopes(const A* weight, const T* x, A negative_slope, Rows<T> rows, const int64_t* index, int n,
+                            int64_t head_dim, bool add, A* sums) {
+  constexpr int L = lanes<A>;
+  int64_t d = 0;
+  const auto columns = [&](auto vectors, int rest) {
+    constexpr int V = decltype(vectors)::value;
+    weighted_slopes_columns<V>(weight, x + d, negative_slope, Rows<T>{rows.data + d, rows.stride}, index, n, rest, add,
+                               sums + d);
+    d += V * L;
+  };
+  while (head_dim - d >= 4 * L) columns(std::integral_constant<int, 4>(), 0);
+  while (head_dim - d >= 1 * L) columns(std::integral_constant<int, 1>(), 0);
+  if (const int rest = int(head_dim - d); rest > 0) columns(std::integral_constant<int, 1>(), rest);
+}
+
 template <class A>
 DFGNN_INLINE int64_t padded(int64_t head_dim) {
   return (head_dim + lanes<A> - 1) / lanes<A> * lanes<A>;

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <string_view>
@@ -16,13 +17,15 @@ InstructionSet choose_instruction_set() {
   if (limit != "default") {
     if (limit != "avx2" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return {avx512::kernels, avx512::product_kernels};
+      return {avx512::kernels, avx512::product_kernels, avx512::dropout_mask};
     }
     // Every processor with AVX2 and FMA has F16C too.
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {avx2::kernels, avx2::product_kernels};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+      return {avx2::kernels, avx2::product_kernels, avx2::dropout_mask};
+    }
   }
 #endif
-  return {baseline::kernels, baseline::product_kernels};
+  return {baseline::kernels, baseline::product_kernels, baseline::dropout_mask};
 }
 
 }  // namespace
@@ -30,6 +33,15 @@ InstructionSet choose_instruction_set() {
 const InstructionSet& instruction_set() {
   static const InstructionSet chosen = choose_instruction_set();
   return chosen;
+}
+
+void set_dropout(Args& args, double dropout_p, const at::Tensor& seed) {
+  const auto key = static_cast<uint64_t>(*seed.const_data_ptr<int64_t>());
+  args.dropout = true;
+  args.key[0] = static_cast<uint32_t>(key);
+  args.key[1] = static_cast<uint32_t>(key >> 32);
+  args.keep_threshold = static_cast<uint64_t>(std::ceil(dropout_p * 0x1p32));  // word * 2^-32 >= p
+  args.keep_scale = dropout_p < 1 ? 1 / (1 - dropout_p) : 0;
 }
 
 void run(const Pass& pass, const Args& args, const Schedule& schedule, int64_t element_size) {

@@ -11,6 +11,7 @@ namespace dfgnn::cpu {
 struct InstructionSet {
   Kernels (*kernels)(Logit, Type);
   ProductKernels (*product_kernels)(Type);
+  DropoutMask dropout_mask;
 };
 
 // The widest of this machine, or a narrower one that ATEN_CPU_CAPABILITY (torch's own variable, read once, as torch
@@ -18,6 +19,9 @@ struct InstructionSet {
 const InstructionSet& instruction_set();
 
 void run(const Pass& pass, const Args& args, const Schedule& schedule, int64_t element_size);
+
+// seed: int64 [1].
+void set_dropout(Args& args, double dropout_p, const at::Tensor& seed);
 
 inline Type type_of(const at::Tensor& t) {
   switch (t.scalar_type()) {

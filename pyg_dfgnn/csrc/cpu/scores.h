@@ -60,6 +60,9 @@ inline void logits(const Args& args, const Block& block, int64_t h, A* s, Deriva
       const A* a_src = as<A>(args.src) + h;
 #pragma omp simd
       for (int e = first; e < last; ++e) s[e] = a_dst + a_src[source[e] * H];
+    } else if constexpr (LOGIT == Logit::additive_v2) {
+      const A* att = as<A>(args.att) + h * D;
+      leaky_dots(att, dst[i], A(args.negative_slope), src, source + first, last - first, D, s + first);
     } else if (LOGIT == Logit::cosine && derivatives) {
       dots<2>({dst[i], grad_out[i]}, value, source + first, last - first, D, {s + first, value_dot});  // rows read once
     } else {
@@ -81,7 +84,7 @@ inline void logits(const Args& args, const Block& block, int64_t h, A* s, Deriva
     const A* src_scale = as<A>(args.src_scale) + h;
 #pragma omp simd
     for (int e = 0; e < n; ++e) s[e] *= src_scale[source[e] * H];
-  } else {
+  } else if constexpr (LOGIT == Logit::additive) {
     const A negative_slope = A(args.negative_slope);
     if (args.a_edge) add_per_edge(as<A>(args.a_edge) + block.begin * H + h, H, n, s);
     if (derivatives) {

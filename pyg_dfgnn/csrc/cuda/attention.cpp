@@ -17,6 +17,8 @@ cuda::Score score_of(Score score) {
       return cuda::Score::dot;
     case Score::cosine:
       return cuda::Score::cosine;
+    case Score::additive_v2:
+      return cuda::Score::additive_v2;
     default:
       return cuda::Score::additive;
   }
@@ -54,6 +56,7 @@ cuda::Attention operands_of(const Attention& a) {
           data_of(a.value),
           data_of(a.dst_scale),
           data_of(a.src_scale),
+          data_of(a.att),
           data_of(a.a_edge),
           data_of(a.bias),
           a.scale,

@@ -1,0 +1,41 @@
+#include "dropout.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "checks.h"
+
+namespace dfgnn {
+namespace {
+
+template <auto backend>
+at::Tensor dropout_mask(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p) {
+  check_probability(dropout_p);
+  check_seed(seed, seed.device());
+  TORCH_CHECK(num_edges >= 0, "num_edges: expected a number >= 0, got ", num_edges);
+  TORCH_CHECK(heads >= 0, "heads: expected a number >= 0, got ", heads);
+  return backend(seed, num_edges, heads, dropout_p);
+}
+
+at::Tensor dropout_mask_meta(const at::Tensor& seed, c10::SymInt num_edges, c10::SymInt heads, double) {
+  return at::empty_symint({std::move(num_edges), std::move(heads)}, seed.options().dtype(at::kBool));
+}
+
+}  // namespace
+
+at::Tensor dispatch_dropout_mask(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("dfgnn::dropout_mask", "")
+                             .typed<at::Tensor(const at::Tensor&, c10::SymInt, c10::SymInt, double)>();
+  return op.call(seed, num_edges, heads, dropout_p);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) { m.impl("dropout_mask", dropout_mask<dropout_mask_cpu>); }
+
+#ifdef DFGNN_WITH_CUDA
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) { m.impl("dropout_mask", dropout_mask<dropout_mask_cuda>); }
+#endif
+
+TORCH_LIBRARY_IMPL(dfgnn, Meta, m) { m.impl("dropout_mask", dropout_mask_meta); }
+
+}  // namespace dfgnn
