@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """Saves a model in TorchScript for train.cpp: ``python script_model.py MODEL``."""
 
 import sys
