@@ -62,6 +62,10 @@ def fused(monkeypatch):
         (pyg_dfgnn.nn.transformer_conv, "attention_weights"),
         (pyg_dfgnn.nn.gat_conv, "additive_attention"),
         (pyg_dfgnn.nn.gat_conv, "attention_weights"),
+        (pyg_dfgnn.nn.gatv2_conv, "additive_v2_attention"),
+        (pyg_dfgnn.nn.gatv2_conv, "logits_attention"),
+        (pyg_dfgnn.nn.gatv2_conv, "attention_weights"),
+        (pyg_dfgnn.nn.supergat_conv, "logits_attention"),
         (pyg_dfgnn.nn.agnn_conv, "cosine_attention"),
     ):
         original = getattr(module, name)

@@ -34,14 +34,39 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gat_no_bias": ("GATConv", {"bias": False}),
     "gat_residual": ("GATConv", {"residual": True}),
     "gat_residual_mean": ("GATConv", {"residual": True, "concat": False}),
+    "gatv2": ("GATv2Conv", {}),
+    "gatv2_one_head": ("GATv2Conv", {"heads": 1}),
+    "gatv2_mean": ("GATv2Conv", {"concat": False}),
+    "gatv2_slope": ("GATv2Conv", {"negative_slope": 0.5}),
+    "gatv2_dropout": ("GATv2Conv", {"dropout": 0.6}),
+    "gatv2_no_loops": ("GATv2Conv", {"add_self_loops": False}),
+    "gatv2_edge_dim": ("GATv2Conv", {"edge_dim": 3, "fill_value": "add"}),
+    "gatv2_no_bias": ("GATv2Conv", {"bias": False}),
+    "gatv2_shared": ("GATv2Conv", {"share_weights": True}),
+    "gatv2_residual": ("GATv2Conv", {"residual": True}),
+    "gatv2_residual_mean": ("GATv2Conv", {"residual": True, "concat": False}),
+    "supergat": ("SuperGATConv", {}),
+    "supergat_sd": ("SuperGATConv", {"attention_type": "SD"}),
+    "supergat_one_head": ("SuperGATConv", {"heads": 1}),
+    "supergat_mean": ("SuperGATConv", {"concat": False}),
+    "supergat_slope": ("SuperGATConv", {"negative_slope": 0.5}),
+    "supergat_dropout": ("SuperGATConv", {"dropout": 0.6}),
+    "supergat_no_loops": ("SuperGATConv", {"add_self_loops": False}),
+    "supergat_no_bias": ("SuperGATConv", {"bias": False}),
     "agnn": ("AGNNConv", {}),
     "agnn_fixed_beta": ("AGNNConv", {"requires_grad": False}),
     "agnn_no_loops": ("AGNNConv", {"add_self_loops": False}),
 }
 
-LAYERS = {"TransformerConv": "transformer", "GATConv": "gat", "AGNNConv": "agnn"}
+LAYERS = {
+    "TransformerConv": "transformer",
+    "GATConv": "gat",
+    "GATv2Conv": "gatv2",
+    "SuperGATConv": "supergat",
+    "AGNNConv": "agnn",
+}
 
-EDGE_LAYERS = ["TransformerConv", "GATConv"]  # those with an edge_dim
+EDGE_LAYERS = ["TransformerConv", "GATConv", "GATv2Conv"]  # those with an edge_dim
 WEIGHT_LAYERS = EDGE_LAYERS  # those with return_attention_weights
 
 FEATURES = 8
@@ -107,7 +132,7 @@ def two_sided(name, device="cpu"):
 
 def bipartite_layers(device="cpu", **kwargs):
     """A pair of each layer that takes two node sets."""
-    for layer in ("TransformerConv", "GATConv"):
+    for layer in ("TransformerConv", "GATConv", "GATv2Conv"):
         yield pair(layer, device, in_channels=(FEATURES, FEATURES), **kwargs)
         yield pair(layer, device, in_channels=FEATURES, **kwargs)
 

@@ -13,6 +13,7 @@ from layers import (
     make,
     outputs_and_gradients,
     pair,
+    variant,
 )
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -44,18 +45,22 @@ class Stack(torch.nn.Module):
         torch.manual_seed(0)
         self.transformer = library.TransformerConv(FEATURES, 4, heads=2, beta=True)
         self.gat = library.GATConv(8, 4, heads=2, residual=True)
+        self.gatv2 = library.GATv2Conv(8, 4, heads=2)
+        self.supergat = library.SuperGATConv(8, 4, heads=2).eval()  # does not compile in training
         self.agnn = library.AGNNConv()
 
     def forward(self, x, edge_index):
         x = self.transformer(x, edge_index).relu()
-        return self.agnn(self.gat(x, edge_index).relu(), edge_index)
+        for conv in (self.gat, self.gatv2, self.supergat):
+            x = conv(x, edge_index).relu()
+        return self.agnn(x, edge_index)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_one_graph(layer, dynamic, device):
     """No graph breaks, self-loops included, in either direction."""
-    ours, theirs = pair(layer, device)
+    ours, theirs = variant(LAYERS[layer], device)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(ours, fullgraph=True, backend=counter, dynamic=dynamic)
     x, edge_index = random_graph(30, 100, device)
@@ -93,7 +98,7 @@ def test_inductor(device):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_graph_argument(layer, device):
     """A prebuilt structure is an ordinary argument; another graph of the layer's is no new one."""
-    ours, theirs = pair(layer, device)
+    ours, theirs = variant(LAYERS[layer], device)
     loops = getattr(ours, "add_self_loops", False)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(ours, fullgraph=True, backend=counter, dynamic=True)
@@ -118,7 +123,7 @@ def test_two_node_sets(device):
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv"])
+@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv", "GATv2Conv"])
 def test_dropout(layer, device):
     """Compiled code draws new masks at every call; its backward pass has those of the forward."""
     conv = make(pyg_dfgnn.nn, layer, dropout=0.5).to(device)

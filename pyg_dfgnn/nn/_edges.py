@@ -96,6 +96,18 @@ def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
     return zeros.scatter_reduce(0, index, src, extreme, include_self=False)
 
 
+def order_of_edges(graph: Graph) -> Tensor:
+    """The positions in ``graph.col`` of all edges, self-loops that were added behind. Scriptable.
+
+    It waits for the device to know how many there are.
+    """
+    count, capacity = int(graph.rowptr[-1]), graph.eid.size(0)
+    eid = graph.eid[:count].long()
+    positions = torch.arange(count, device=eid.device)
+    order = eid.new_full([capacity], -1).scatter(0, eid, positions)
+    return order[order >= 0] if graph.self_loops else order
+
+
 def attention_weights(
     logits: Tensor, graph: Graph, dropout_p: float, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,12 +125,7 @@ def attention_weights(
         after dropout.
     """
     alpha = edge_softmax(logits, graph).to(like.dtype)
-    count, capacity = int(graph.rowptr[-1]), graph.eid.size(0)
-    eid = graph.eid[:count].long()
-    positions = torch.arange(count, device=eid.device)
-    order = eid.new_full([capacity], -1).scatter(0, eid, positions)
-    if graph.self_loops:  # those that the graph had are gone
-        order = order[order >= 0]
+    order = order_of_edges(graph)
     weights = alpha.index_select(0, order)
     if dropout_p == 0.0:
         return alpha, weights, weights
