@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 import pyg_dfgnn
 
-ROOT = Path(__file__).resolve().parents[1]
-EXAMPLE = ROOT / "examples" / "libtorch"
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "libtorch"
+PACKAGE = Path(pyg_dfgnn.__file__).resolve().parents[1]  # also where it is not installed
 
 
 def missing() -> str:
@@ -68,7 +68,7 @@ def train_in_python(model: torch.nn.Module, steps: int) -> list[float]:
 
 def test_trains_in_cpp(tmp_path):
     model = tmp_path / "model.pt"
-    run(sys.executable, EXAMPLE / "script_model.py", model, PYTHONPATH=str(ROOT))
+    run(sys.executable, EXAMPLE / "script_model.py", model, PYTHONPATH=str(PACKAGE))
     build = tmp_path / "build"
     configure(EXAMPLE, build, torch.utils.cmake_prefix_path, pyg_dfgnn.cmake_prefix_path())
     run("cmake", "--build", build)

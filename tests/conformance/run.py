@@ -49,7 +49,7 @@ def check(case: Case, device: str = "cpu") -> None:
     expected = outcome(torch_geometric.nn, wide, device, torch.float64)
     actual = outcome(pyg_dfgnn.nn, case, device, dtype)
     if expected.error is not None:
-        if isinstance(expected.error, REFUSALS):
+        if is_refusal(expected.error):
             assert_same_error(actual.error, expected.error)
         return
     if actual.error is not None:
@@ -70,6 +70,11 @@ def check(case: Case, device: str = "cpu") -> None:
                 assert_close(name, theirs, expected, case)
                 raise
             assert_close(name, actual, theirs, case)
+
+
+def is_refusal(error: Exception) -> bool:
+    # PyG samples negative edges of no edges as floating-point numbers, and then cannot use them.
+    return isinstance(error, REFUSALS) and "tensors used as indices" not in str(error)
 
 
 def assert_same_error(actual: Exception | None, expected: Exception) -> None:
