@@ -10,6 +10,7 @@ import torch_geometric.nn
 from fused_calls import FusedCalls
 from layers import (
     FEATURES,
+    LAYERS,
     VARIANTS,
     assert_same,
     edge_index_of,
@@ -72,7 +73,7 @@ def test_layer(name, device):
     assert_same(outputs_and_gradients(conv, *arguments), expected)
 
 
-@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv", "AGNNConv"])
+@pytest.mark.parametrize("layer", LAYERS)
 def test_fused_layer_is_like_a_constructed_one(layer):
     conv, ours = (make(lib, layer) for lib in (torch_geometric.nn, pyg_dfgnn.nn))
     plain = set(vars(conv))

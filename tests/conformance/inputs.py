@@ -68,6 +68,8 @@ def build(layer: Any, case: Case, device: str, dtype: torch.dtype) -> Call:
     edge_index = edges_of(case, edge_attr, device)
 
     layer.to(device)
+    if isinstance(getattr(layer, "fill_value", None), Tensor):
+        layer.fill_value = layer.fill_value.to(device)
     if case.is_lazy:
         initialise(layer, case, (x, edge_index), options)
     layer.train(case.training)

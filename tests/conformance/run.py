@@ -46,7 +46,11 @@ def check(case: Case, device: str = "cpu") -> None:
     dtype = torch_dtype(case.dtype)
     # Of int32, torch 2.13 computes wrong gradients of scatter_add.
     wide = replace(case, form="int64") if case.form == "int32" else case
-    expected = outcome(torch_geometric.nn, wide, device, torch.float64)
+    expected = outcome(torch_geometric.nn, wide, "cpu", torch.float64)
+    if device != "cpu":
+        if expected.error is not None:
+            return  # on a GPU, a node that is out of range ends the process
+        expected = outcome(torch_geometric.nn, wide, device, torch.float64)
     actual = outcome(pyg_dfgnn.nn, case, device, dtype)
     if expected.error is not None:
         if is_refusal(expected.error):
