@@ -47,7 +47,7 @@ struct Operands {
 // What all edges of a chunk, begin .. begin + size - 1, need.
 struct Chunk {
   int64_t begin, size;
-  at::Tensor row, col, is_edge;
+  at::Tensor row, col, eid, is_edge;
   at::Tensor features;  // [size, F]
   at::Tensor terms;     // accumulate type [size, H, C], before leaky_relu
 };
@@ -56,15 +56,19 @@ struct Chunk {
 int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 24 : int64_t(1) << 18; }
 
 Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
-  Chunk chunk{begin, size, {}, o.col.narrow(0, begin, size), {}, {}, {}};
+  Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}};
   const auto positions = at::arange(begin, begin + size, o.rowptr.options());
   const auto row = at::searchsorted(o.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
-  chunk.is_edge = row.lt(o.x_dst.size(0)).unsqueeze(1);
+  const auto is_edge = row.lt(o.x_dst.size(0));
+  const auto of_chunk = [&](const at::Tensor& index) { return index.narrow(0, begin, size) * is_edge; };
+  chunk.is_edge = is_edge.unsqueeze(1);
   chunk.row = row.clamp_max(o.x_dst.size(0) - 1);
+  chunk.col = of_chunk(o.col);
   const auto type = accumulate_type(o.x_src.scalar_type());
   chunk.terms = o.x_dst.index_select(0, chunk.row).to(type) + o.x_src.index_select(0, chunk.col).to(type);
   if (o.features.has_value()) {
-    chunk.features = o.features->index_select(0, o.eid->narrow(0, begin, size));
+    chunk.eid = of_chunk(*o.eid);
+    chunk.features = o.features->index_select(0, chunk.eid);
     chunk.terms += at::linear(chunk.features, *o.weight).view(chunk.terms.sizes()).to(type);
   }
   return chunk;
@@ -138,7 +142,7 @@ Gradients backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features,
     d_src.index_add_(0, c.col, d_terms);
     if (!features.has_value()) return;
     const auto d_linear = d_terms.flatten(1);
-    d_features.index_add_(0, eid->narrow(0, c.begin, c.size), d_linear.matmul(weight->to(type)));
+    d_features.index_add_(0, c.eid, d_linear.matmul(weight->to(type)));
     d_weight.add_(d_linear.t().matmul(c.features.to(type)));
   });
   const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
