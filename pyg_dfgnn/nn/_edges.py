@@ -99,9 +99,11 @@ def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
 def order_of_edges(graph: Graph) -> Tensor:
     """The positions in ``graph.col`` of all edges, self-loops that were added behind. Scriptable.
 
-    It waits for the device to know how many there are.
+    Where the loops of the graph were dropped, it waits for the device to know how many are left.
     """
-    count, capacity = int(graph.rowptr[-1]), graph.eid.size(0)
+    count, capacity = graph.eid.size(0), graph.eid.size(0)
+    if graph.self_loops:
+        count = int(graph.rowptr[-1])
     eid = graph.eid[:count].long()
     positions = torch.arange(count, device=eid.device)
     order = eid.new_full([capacity], -1).scatter(0, eid, positions)

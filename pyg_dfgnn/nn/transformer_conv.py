@@ -4,12 +4,13 @@ import typing
 from typing import Any, Optional, Union
 
 import torch
+import torch.nn.functional as F
 import torch_geometric.nn
 from torch import Tensor
 from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 
 from ..graph import Graph
-from ..ops import dot_attention, sddmm, spmm
+from ..ops import dot_attention, edge_softmax, sddmm, spmm
 from ._edges import attention_weights, edge_features, incidence
 from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path
 
@@ -159,6 +160,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
 
         logits = sddmm(query, key, graph)
         features: Optional[Tensor] = None
+        edges = graph
         if self.lin_edge is not None and edge_attr is not None:
             if not self.may_project(edge_attr, graph):
                 return None
@@ -167,14 +169,19 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             features = features.index_select(0, graph.eid).to(query.dtype).unsqueeze(1)
             weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
             projected = torch.einsum("nhc,hcd->nhd", query, weight)
-            logits = logits + sddmm(projected, features, incidence(graph))
+            edges = incidence(graph)
+            logits = logits + sddmm(projected, features, edges)
         logits = logits * self.out_channels**-0.5
         like = as_in_autocast(value[:0])
-        dropped, alpha, _ = attention_weights(logits, graph, dropout_p, like)
+        alpha: Optional[Tensor] = None
+        if with_weights:
+            dropped, alpha, _ = attention_weights(logits, graph, dropout_p, like)
+        else:
+            dropped = F.dropout(edge_softmax(logits, graph).to(like.dtype), dropout_p)
         out = spmm(dropped, value, graph)
         if self.lin_edge is not None and features is not None:
             weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
-            summed = spmm(dropped, features, incidence(graph))
+            summed = spmm(dropped, features, edges)
             out = out + torch.einsum("nhd,hcd->nhc", summed, weight)
         return as_in_autocast(out), alpha
 
