@@ -6,6 +6,7 @@ TORCH_CUDA_ARCH_LIST, CUDACXX, MAX_JOBS (parallel compilations), DEBUG=1 (-O0 -g
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,13 +63,13 @@ class BuildLibrary(build_ext):
         jobs = os.environ.get("MAX_JOBS")
         subprocess.check_call(configure)
         subprocess.check_call(["cmake", "--build", build, *(["--parallel", jobs] if jobs else [])])
-        target = Path(self.get_ext_fullpath(ext.name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self.copy_file(build / "libdfgnn.so", target)
+        package = Path(self.get_ext_fullpath(ext.name)).parent.parent
+        subprocess.check_call(["cmake", "--install", build, "--prefix", package])
 
     def copy_extensions_to_source(self) -> None:
-        (ROOT / "pyg_dfgnn" / "lib").mkdir(exist_ok=True)  # which git does not know
-        super().copy_extensions_to_source()
+        for ext in self.extensions:
+            built = Path(self.build_lib, self.get_ext_filename(ext.name)).parent
+            shutil.copytree(built, ROOT / "pyg_dfgnn" / "lib", dirs_exist_ok=True)
 
 
 class Wheel(bdist_wheel):

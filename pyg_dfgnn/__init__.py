@@ -3,11 +3,22 @@
 import torch
 
 from . import _library, nn, ops
+from ._library import cmake_prefix_path
+from .fuse import fuse, unfuse
 from .graph import Graph, build_graph
 
 _library.load()
 
-__all__ = ["Graph", "build_graph", "cuda_version", "nn", "ops"]
+__all__ = [
+    "Graph",
+    "build_graph",
+    "cmake_prefix_path",
+    "cuda_version",
+    "fuse",
+    "nn",
+    "ops",
+    "unfuse",
+]
 __version__ = "0.1.0"
 
 

@@ -46,7 +46,7 @@ def lookup(edge_index: Any, arguments: tuple[Hashable, ...], build: Callable[...
         return built[arguments]
     # Not as inference tensors, which later training could not use, and without autograd.
     with torch.inference_mode(False), torch.no_grad():
-        result = build(tensors[0] if isinstance(edge_index, EdgeIndex) else edge_index, *arguments)
+        result = build(edge_index, *arguments)
     if version is not None:
         known: dict[tuple[Hashable, ...], Any] = built if known_version == version else {}
         _entries[edge_index] = (version, {**known, arguments: result})
@@ -57,7 +57,11 @@ def _tensors(edge_index: Union[Tensor, SparseTensor]) -> tuple[Tensor, ...]:
     """The tensors that hold the edges."""
     if isinstance(edge_index, SparseTensor):
         return edge_index.storage.rowptr(), edge_index.storage.col()
-    return (edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index,)
+    if isinstance(edge_index, EdgeIndex):
+        return (edge_index.as_tensor(),)
+    if edge_index.layout == torch.sparse_csr:
+        return edge_index.crow_indices(), edge_index.col_indices()
+    return (edge_index._indices() if edge_index.is_sparse else edge_index,)
 
 
 def _version(tensors: tuple[Tensor, ...]) -> Optional[tuple[Hashable, ...]]:

@@ -20,6 +20,12 @@ def library_path() -> Path:
     return Path(override) if override else Path(__file__).parent / "lib" / "libdfgnn.so"
 
 
+def cmake_prefix_path() -> str:
+    """The folder for ``CMAKE_PREFIX_PATH`` that lets a C++ project ``find_package(dfgnn)``."""
+    folder = library_path().resolve().parent
+    return str(folder.parent if folder.name == "lib" else folder)  # installed, or a build folder
+
+
 def load() -> None:
     """Registers the operators; ImportError says what is wrong with the library, and what to do."""
     path = library_path()

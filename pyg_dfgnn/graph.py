@@ -1,11 +1,12 @@
 """The graph structure that the operators read, built from what PyG calls ``edge_index``."""
 
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 import torch_geometric.typing
 from torch import Tensor
 from torch_geometric import EdgeIndex
+from torch_geometric.index import ptr2index
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
@@ -70,13 +71,15 @@ def build_graph(
 
     Args:
         edge_index: ``[2, E]``, the source and the destination of each edge, int32 or int64; or the
-            transposed adjacency ``[num_dst, num_src]`` as a ``torch_sparse.SparseTensor``, whose
-            own structure is reused.
+            transposed adjacency ``[num_dst, num_src]`` as a ``torch_sparse.SparseTensor`` or a
+            torch.sparse tensor (CSR, or COO that is coalesced). What a SparseTensor, a CSR tensor
+            or a sorted ``EdgeIndex`` of known size has cached is reused (unless self-loops are
+            added), and what an ``EdgeIndex`` has not is filled in.
         num_src: The number of source nodes.
         num_dst: The number of destination nodes.
         self_loops: Drop the self-loops of the graph, then add one for each node ``i < min(num_src,
             num_dst)``.
-        flow: ``"target_to_source"`` swaps the rows of ``edge_index``; it takes no SparseTensor.
+        flow: ``"target_to_source"`` swaps the rows of ``edge_index``; it takes no adjacency.
 
     Raises:
         ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size.
@@ -86,15 +89,13 @@ def build_graph(
     if not is_flow or not is_convertible(edge_index, num_src, num_dst, flow):
         raise ValueError(
             f"edge_index: expected an int32 or int64 tensor of shape [2, E] or, with "
-            f"flow='source_to_target', a SparseTensor of size [{num_dst}, {num_src}], got "
-            f"{describe(edge_index)} with flow='{flow}'"
+            f"flow='source_to_target', a SparseTensor or a torch.sparse tensor (CSR or coalesced "
+            f"COO) of size [{num_dst}, {num_src}], got {describe(edge_index)} with flow='{flow}'"
         )
     if not torch.jit.is_scripting():
         if _cache.is_eager(edge_index):
-            return _cache.lookup(edge_index, (num_src, num_dst, self_loops, flow), _build_checked)
-        if isinstance(edge_index, EdgeIndex):
-            edge_index = edge_index.as_tensor()
-        graph, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
+            return _cache.lookup(edge_index, (num_src, num_dst, self_loops, flow), _build_eager)
+        graph, stats = _convert(plain(edge_index), num_src, num_dst, self_loops, flow)
         torch._assert_async(stats[1] == 0, "edge_index: holds nodes that are out of range")
         return graph
     return _build_checked(edge_index, num_src, num_dst, self_loops, flow)
@@ -115,14 +116,37 @@ def is_convertible(
             rows, cols = (num_src, num_dst) if flow == "source_to_target" else (num_dst, num_src)
             if edge_index.num_rows not in (None, rows) or edge_index.num_cols not in (None, cols):
                 return False
+        if is_torch_sparse_tensor(edge_index):
+            return (
+                flow == "source_to_target"
+                and (is_csr(edge_index) or (edge_index.is_sparse and edge_index.is_coalesced()))
+                and edge_index.size(0) == num_dst
+                and edge_index.size(1) == num_src
+            )
         is_index = edge_index.dtype == torch.int32 or edge_index.dtype == torch.int64
-        return (
-            is_index
-            and edge_index.dim() == 2
-            and edge_index.size(0) == 2
-            and not is_torch_sparse_tensor(edge_index)
-        )
+        return is_index and edge_index.dim() == 2 and edge_index.size(0) == 2
     return False
+
+
+def is_adjacency(edge_index: Union[Tensor, SparseTensor, Graph]) -> bool:
+    """Whether this is a SparseTensor or a torch.sparse tensor. Scriptable."""
+    if isinstance(edge_index, SparseTensor):
+        return True
+    if isinstance(edge_index, Tensor):
+        return is_torch_sparse_tensor(edge_index)
+    return False
+
+
+def is_csr(adj_t: Tensor) -> bool:
+    """Whether this is a torch.sparse tensor in compressed rows. Scriptable."""
+    return adj_t.layout == torch.sparse_csr
+
+
+def plain(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]:
+    """The edges of an EdgeIndex as a tensor, anything else as it is. Scriptable."""
+    if not torch.jit.is_scripting() and isinstance(edge_index, EdgeIndex):
+        return edge_index.as_tensor()
+    return edge_index
 
 
 def describe(edge_index: Union[Tensor, SparseTensor]) -> str:
@@ -138,14 +162,13 @@ def _convert(
     edge_index: Union[Tensor, SparseTensor], num_src: int, num_dst: int, self_loops: bool, flow: str
 ) -> tuple[Graph, Tensor]:
     """The graph without its largest degree, and [that degree, the number of bad edges]."""
-    if isinstance(edge_index, SparseTensor):
-        if not self_loops:
-            return _convert_sparse(edge_index, num_src, num_dst)
-        dst, src, _ = edge_index.coo()
-    elif flow == "source_to_target":
-        src, dst = edge_index[0], edge_index[1]
-    else:
-        src, dst = edge_index[1], edge_index[0]
+    if not self_loops:
+        if isinstance(edge_index, SparseTensor):
+            return _convert_sparse_tensor(edge_index, num_src, num_dst)
+        if is_csr(edge_index):
+            rowptr, col = edge_index.crow_indices(), edge_index.col_indices()
+            return _convert_csr(rowptr, col, num_src, num_dst)
+    src, dst = endpoints(edge_index, flow)
     rowptr, col, eid, stats = torch.ops.dfgnn.coo_to_csr(
         src, dst, num_src, num_dst, self_loops=self_loops
     )
@@ -153,26 +176,52 @@ def _convert(
     return Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, self_loops), stats
 
 
-def _convert_sparse(adj_t: SparseTensor, num_src: int, num_dst: int) -> tuple[Graph, Tensor]:
+def endpoints(edge_index: Union[Tensor, SparseTensor], flow: str) -> tuple[Tensor, Tensor]:
+    """The sources and the destinations of the edges, in their order. Scriptable."""
+    if isinstance(edge_index, SparseTensor):
+        row, col, _ = edge_index.coo()
+        return col, row
+    if is_csr(edge_index):
+        return edge_index.col_indices(), ptr2index(edge_index.crow_indices())
+    if edge_index.is_sparse:
+        edge_index, flow = edge_index.indices(), "target_to_source"
+    if flow == "source_to_target":
+        return edge_index[0], edge_index[1]
+    return edge_index[1], edge_index[0]
+
+
+def _convert_sparse_tensor(adj_t: SparseTensor, num_src: int, num_dst: int) -> tuple[Graph, Tensor]:
     if not torch_geometric.typing.WITH_TORCH_SPARSE:  # TorchScript reads no further then
         raise ImportError("a SparseTensor needs torch_sparse")
     storage = adj_t.storage
-    rowptr, col = storage.rowptr(), storage.col()
+    if storage.has_csr2csc():
+        order = storage.csr2csc()
+        csc = storage.colptr(), storage.row()[order], order
+        return _convert_csr(storage.rowptr(), storage.col(), num_src, num_dst, csc)
+    return _convert_csr(storage.rowptr(), storage.col(), num_src, num_dst)
+
+
+def _convert_csr(
+    rowptr: Tensor,
+    col: Tensor,
+    num_src: int,
+    num_dst: int,
+    csc: Optional[tuple[Tensor, Tensor, Tensor]] = None,
+    eid: Optional[Tensor] = None,
+) -> tuple[Graph, Tensor]:
+    """The same of what is compressed already: by destination, perhaps by source, too."""
     degrees = torch.cat([rowptr.diff(), rowptr.new_zeros(1)])
     stats = torch.stack([degrees.max(), ((col < 0) | (col >= num_src)).sum()])
     fits = max(col.numel(), num_src, num_dst) < 0x7FFFFFFF
     dtype = torch.int32 if fits else torch.int64
     rowptr, col = rowptr.to(dtype), col.to(dtype)
-    if storage.has_csr2csc():
-        order = storage.csr2csc()
-        colptr, row, perm = (
-            storage.colptr().to(dtype),
-            storage.row()[order].to(dtype),
-            order.to(dtype),
-        )
-    else:
+    if csc is None:
         colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, num_src)
-    eid = torch.arange(col.numel(), dtype=dtype, device=col.device)
+    else:
+        colptr, row, perm = csc[0].to(dtype), csc[1].to(dtype), csc[2].to(dtype)
+    if eid is None:
+        eid = torch.arange(col.numel(), dtype=dtype, device=col.device)
+    eid = eid.to(dtype)
     return Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, False), stats
 
 
@@ -188,12 +237,7 @@ def _build_checked(
     on_host = stats.cpu()
     max_degree, num_bad = int(on_host[0]), int(on_host[1])
     if num_bad > 0:
-        if isinstance(edge_index, SparseTensor):
-            dst, src, _ = edge_index.coo()
-        else:
-            src, dst = edge_index[0], edge_index[1]
-            if flow == "target_to_source":
-                src, dst = dst, src
+        src, dst = endpoints(edge_index, flow)
         raise IndexError(
             f"edge_index: {num_bad} edges have a node that is out of range: found sources in "
             f"[{int(src.min())}, {int(src.max())}], expected [0, {num_src}), and destinations in "
@@ -202,3 +246,42 @@ def _build_checked(
     return Graph(
         g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, num_dst, num_src, max_degree, self_loops
     )
+
+
+def _build_eager(
+    edge_index: Union[Tensor, SparseTensor],
+    num_src: int,
+    num_dst: int,
+    self_loops: bool,
+    flow: str,
+) -> Graph:
+    """As :func:`_build_checked`, by an EdgeIndex's own caches where it has or can fill them."""
+    if not self_loops and _compresses_itself(edge_index, num_src, num_dst, flow):
+        graph, stats = _convert_edge_index(edge_index, flow)
+        return graph._replace(max_degree=int(stats[0]))
+    return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)
+
+
+def _compresses_itself(edge_index: Any, num_src: int, num_dst: int, flow: str) -> bool:
+    """Whether this is a sorted EdgeIndex of known size (which is not ours to set), in range."""
+    if not isinstance(edge_index, EdgeIndex) or not edge_index.is_sorted:
+        return False
+    sizes = (num_src, num_dst) if flow == "source_to_target" else (num_dst, num_src)
+    if (edge_index.num_rows, edge_index.num_cols) != sizes:
+        return False
+    nodes = edge_index.as_tensor()
+    limits = torch.tensor(sizes, device=nodes.device).unsqueeze(-1)
+    return bool(((nodes >= 0) & (nodes < limits)).all())
+
+
+def _convert_edge_index(edge_index: EdgeIndex, flow: str) -> tuple[Graph, Tensor]:
+    by_src, by_dst = edge_index.get_csr(), edge_index.get_csc()
+    if flow == "target_to_source":
+        by_src, by_dst = by_dst, by_src
+    (rowptr, col), eid = by_dst
+    (colptr, row), perm = by_src
+    num_src, num_dst = colptr.numel() - 1, rowptr.numel() - 1
+    if perm is None:  # sorted by source
+        perm = torch.empty_like(eid)
+        perm[eid] = torch.arange(eid.numel(), dtype=eid.dtype, device=eid.device)
+    return _convert_csr(rowptr, col, num_src, num_dst, (colptr, row, perm), eid)

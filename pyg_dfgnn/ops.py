@@ -249,3 +249,113 @@ def spmm(
         transpose=transpose,
         sum_heads=sum_heads,
     )
+
+
+def additive_logits(a_dst: Tensor, a_src: Tensor, graph: Graph) -> Tensor:
+    """Sums of the two ends of every edge: ``s[e, h] = a_dst[i, h] + a_src[j, h]``.
+
+    Args:
+        a_dst: ``[num_dst, heads]``.
+        a_src: ``[num_src, heads]``.
+
+    Returns:
+        ``[E, heads]``, float32 (float64 for float64), also in autocast.
+    """
+    return torch.ops.dfgnn.additive_logits(
+        graph.rowptr,
+        graph.col,
+        a_dst=a_dst,
+        a_src=a_src,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+    )
+
+
+def additive_v2_logits(
+    x_dst: Tensor,
+    x_src: Tensor,
+    att: Tensor,
+    graph: Graph,
+    negative_slope: float = 0.2,
+    features: Optional[Tensor] = None,
+    weight: Optional[Tensor] = None,
+) -> Tensor:
+    """Scores of GATv2: ``s[e, h] = att[h] · leaky_relu(x_dst[i, h] + x_src[j, h] + (W f_e)[h])``.
+
+    In memory proportional to the edges: what has channels, too, is made for some edges at a time.
+    The gradients of nodes are sums in no fixed order on CUDA, unless torch is asked for
+    deterministic algorithms.
+
+    Args:
+        x_dst: ``[num_dst, heads, head_dim]``.
+        x_src: ``[num_src, heads, head_dim]``.
+        att: ``[heads, head_dim]``.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``.
+        weight: ``[heads * head_dim, F]``, with ``features``.
+
+    Returns:
+        ``[E, heads]``, float32 (float64 for float64).
+    """
+    return torch.ops.dfgnn.additive_v2_logits(
+        graph.rowptr,
+        graph.col,
+        x_dst=x_dst,
+        x_src=x_src,
+        att=att,
+        features=features,
+        weight=weight,
+        eid=None if features is None else graph.eid,
+        negative_slope=negative_slope,
+    )
+
+
+def logits_attention(
+    logits: Tensor,
+    v: Tensor,
+    graph: Graph,
+    dropout_p: float = 0.0,
+    method: str = "auto",
+) -> Tensor:
+    """Attention with any scores.
+
+    Args:
+        logits: ``[E, heads]``, of ``v``'s dtype or float32.
+        v: ``[num_src, heads, head_dim]``.
+
+    Returns:
+        ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
+    """
+    heads = logits.size(1)
+    a_dst, a_src = logits.new_zeros(graph.num_dst, heads), logits.new_zeros(graph.num_src, heads)
+    return additive_attention(
+        a_dst, a_src, v, graph, 1.0, a_edge=logits, dropout_p=dropout_p, method=method
+    )
+
+
+def edge_softmax(logits: Tensor, graph: Graph) -> Tensor:
+    """The softmax of ``logits`` over the edges of each destination.
+
+    Args:
+        logits: ``[E, heads]``, float32 or float64.
+
+    Returns:
+        ``[E, heads]``, of ``logits``' dtype; 0 for entries of ``graph.col`` that are no edges.
+    """
+    heads = logits.size(1)
+    _, lse = torch.ops.dfgnn.attention(
+        graph.rowptr,
+        graph.col,
+        a_dst=logits.new_zeros([graph.num_dst, heads]),
+        a_src=logits.new_zeros([graph.num_src, heads]),
+        v=logits.new_zeros([graph.num_src, heads, 1]),
+        negative_slope=1.0,
+        a_edge=logits,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        max_degree=graph.max_degree,
+    )
+    of_edge = additive_logits(lse, lse.new_zeros([graph.num_src, heads]), graph)
+    positions = torch.arange(logits.size(0), device=logits.device).unsqueeze(1)
+    return (logits - of_edge).masked_fill(positions >= graph.rowptr[-1], -torch.inf).exp()

@@ -4,10 +4,28 @@ import os
 os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"
 os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
 
+import hypothesis
 import pytest
 import torch
 
 import pyg_dfgnn
+
+# The default draws the same cases every time; `--hypothesis-profile=deep` searches.
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.register_profile(
+    "deep",
+    hypothesis.settings.get_profile("default"),
+    derandomize=False,
+    max_examples=2000,
+    print_blob=True,
+)
+hypothesis.settings.load_profile("default")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores; tests of threads ask for them
@@ -33,3 +51,29 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[pytest.param("cuda", marks=needs_cuda)])
 def cuda(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """The names of what layers call for attention that runs fused, in the order of the calls."""
+    calls = []
+    for module, name in (
+        (pyg_dfgnn.nn.transformer_conv, "dot_attention"),
+        (pyg_dfgnn.nn.transformer_conv, "edge_softmax"),
+        (pyg_dfgnn.nn.transformer_conv, "attention_weights"),
+        (pyg_dfgnn.nn.gat_conv, "additive_attention"),
+        (pyg_dfgnn.nn.gat_conv, "attention_weights"),
+        (pyg_dfgnn.nn.gatv2_conv, "additive_v2_attention"),
+        (pyg_dfgnn.nn.gatv2_conv, "logits_attention"),
+        (pyg_dfgnn.nn.gatv2_conv, "attention_weights"),
+        (pyg_dfgnn.nn.supergat_conv, "logits_attention"),
+        (pyg_dfgnn.nn.agnn_conv, "cosine_attention"),
+    ):
+        original = getattr(module, name)
+
+        def record(*args, _name=name, _original=original, **kwargs):
+            calls.append(_name)
+            return _original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, record)
+    return calls

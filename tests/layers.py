@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import graphs
 import pytest
 import torch
 import torch_geometric.nn
@@ -33,12 +34,40 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gat_no_bias": ("GATConv", {"bias": False}),
     "gat_residual": ("GATConv", {"residual": True}),
     "gat_residual_mean": ("GATConv", {"residual": True, "concat": False}),
+    "gatv2": ("GATv2Conv", {}),
+    "gatv2_one_head": ("GATv2Conv", {"heads": 1}),
+    "gatv2_mean": ("GATv2Conv", {"concat": False}),
+    "gatv2_slope": ("GATv2Conv", {"negative_slope": 0.5}),
+    "gatv2_dropout": ("GATv2Conv", {"dropout": 0.6}),
+    "gatv2_no_loops": ("GATv2Conv", {"add_self_loops": False}),
+    "gatv2_edge_dim": ("GATv2Conv", {"edge_dim": 3, "fill_value": "add"}),
+    "gatv2_no_bias": ("GATv2Conv", {"bias": False}),
+    "gatv2_shared": ("GATv2Conv", {"share_weights": True}),
+    "gatv2_residual": ("GATv2Conv", {"residual": True}),
+    "gatv2_residual_mean": ("GATv2Conv", {"residual": True, "concat": False}),
+    "supergat": ("SuperGATConv", {}),
+    "supergat_sd": ("SuperGATConv", {"attention_type": "SD"}),
+    "supergat_one_head": ("SuperGATConv", {"heads": 1}),
+    "supergat_mean": ("SuperGATConv", {"concat": False}),
+    "supergat_slope": ("SuperGATConv", {"negative_slope": 0.5}),
+    "supergat_dropout": ("SuperGATConv", {"dropout": 0.6}),
+    "supergat_no_loops": ("SuperGATConv", {"add_self_loops": False}),
+    "supergat_no_bias": ("SuperGATConv", {"bias": False}),
     "agnn": ("AGNNConv", {}),
     "agnn_fixed_beta": ("AGNNConv", {"requires_grad": False}),
     "agnn_no_loops": ("AGNNConv", {"add_self_loops": False}),
 }
 
-LAYERS = {"TransformerConv": "transformer", "GATConv": "gat", "AGNNConv": "agnn"}
+LAYERS = {
+    "TransformerConv": "transformer",
+    "GATConv": "gat",
+    "GATv2Conv": "gatv2",
+    "SuperGATConv": "supergat",
+    "AGNNConv": "agnn",
+}
+
+EDGE_LAYERS = ["TransformerConv", "GATConv", "GATv2Conv"]  # those with an edge_dim
+WEIGHT_LAYERS = EDGE_LAYERS  # those with return_attention_weights
 
 FEATURES = 8
 
@@ -82,6 +111,36 @@ def transposed(edge_index: Tensor, num_src: int, num_dst: int, value: Any = None
 def features(*sizes: int, device: str = "cpu", channels: int = FEATURES) -> list[Tensor]:
     generator = torch.Generator().manual_seed(7)
     return [torch.randn(n, channels, generator=generator).to(device) for n in sizes]
+
+
+def variant(name, device="cpu", **kwargs):
+    layer, arguments = VARIANTS[name]
+    ours, theirs = pair(layer, device, **{**arguments, **kwargs})
+    return ours.eval(), theirs.eval()
+
+
+def square(name, device="cpu"):
+    """A graph and features of its nodes."""
+    graph = graphs.make(name, device)
+    return edge_index_of(graph), features(graph.num_dst, device=device)[0]
+
+
+def two_sided(name, device="cpu"):
+    graph = graphs.make(name, device)
+    return edge_index_of(graph), tuple(features(graph.num_src, graph.num_dst, device=device))
+
+
+def bipartite_layers(device="cpu", **kwargs):
+    """A pair of each layer that takes two node sets."""
+    for layer in ("TransformerConv", "GATConv", "GATv2Conv"):
+        yield pair(layer, device, in_channels=(FEATURES, FEATURES), **kwargs)
+        yield pair(layer, device, in_channels=FEATURES, **kwargs)
+
+
+def edge_features(edge_index, dim=3):
+    return torch.randn(edge_index.size(1), dim, generator=torch.Generator().manual_seed(1)).to(
+        edge_index.device
+    )
 
 
 def outputs_and_gradients(conv: Any, x: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -137,3 +196,12 @@ def assert_same_call(ours: Any, theirs: Any, x: Any, *args: Any, **kwargs: Any) 
 def same_weights(source: Any, target: Any) -> Any:
     target.load_state_dict(copy.deepcopy(source.state_dict()))
     return target
+
+
+def assert_same_error(ours, theirs, *args, **kwargs):
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        theirs(*args, **kwargs)
+    with pytest.raises(Exception) as actual:  # noqa: PT011
+        ours(*args, **kwargs)
+    assert type(actual.value) is type(expected.value)
+    return str(actual.value)

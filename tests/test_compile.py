@@ -5,14 +5,17 @@ import pytest
 import torch
 import torch_geometric.nn
 from layers import (
+    EDGE_LAYERS,
     FEATURES,
     LAYERS,
     assert_same,
+    edge_features,
     edge_index_of,
     features,
     make,
     outputs_and_gradients,
     pair,
+    variant,
 )
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -44,18 +47,22 @@ class Stack(torch.nn.Module):
         torch.manual_seed(0)
         self.transformer = library.TransformerConv(FEATURES, 4, heads=2, beta=True)
         self.gat = library.GATConv(8, 4, heads=2, residual=True)
+        self.gatv2 = library.GATv2Conv(8, 4, heads=2)
+        self.supergat = library.SuperGATConv(8, 4, heads=2).eval()  # does not compile in training
         self.agnn = library.AGNNConv()
 
     def forward(self, x, edge_index):
         x = self.transformer(x, edge_index).relu()
-        return self.agnn(self.gat(x, edge_index).relu(), edge_index)
+        for conv in (self.gat, self.gatv2, self.supergat):
+            x = conv(x, edge_index).relu()
+        return self.agnn(x, edge_index)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_one_graph(layer, dynamic, device):
     """No graph breaks, self-loops included, in either direction."""
-    ours, theirs = pair(layer, device)
+    ours, theirs = variant(LAYERS[layer], device)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(ours, fullgraph=True, backend=counter, dynamic=dynamic)
     x, edge_index = random_graph(30, 100, device)
@@ -93,7 +100,7 @@ def test_inductor(device):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_graph_argument(layer, device):
     """A prebuilt structure is an ordinary argument; another graph of the layer's is no new one."""
-    ours, theirs = pair(layer, device)
+    ours, theirs = variant(LAYERS[layer], device)
     loops = getattr(ours, "add_self_loops", False)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(ours, fullgraph=True, backend=counter, dynamic=True)
@@ -118,7 +125,7 @@ def test_two_node_sets(device):
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv"])
+@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv", "GATv2Conv"])
 def test_dropout(layer, device):
     """Compiled code draws new masks at every call; its backward pass has those of the forward."""
     conv = make(pyg_dfgnn.nn, layer, dropout=0.5).to(device)
@@ -150,15 +157,59 @@ def test_eager_cache_is_left_alone():
     assert len(pyg_dfgnn._cache._entries) == before
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_export(layer):
-    ours, theirs = pair(layer)
-    x, edge_index = random_graph(30, 100)
-    nodes, edges = (torch.export.Dim(name, min=2, max=2**30) for name in ("nodes", "edges"))
-    program = torch.export.export(
-        ours.eval(), (x, edge_index), dynamic_shapes=({0: nodes}, {1: edges})
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+@pytest.mark.parametrize("fill_value", ["mean", "max", 2.0])
+def test_edge_features(layer, fill_value, device):
+    """No graph breaks either, and once sizes are dynamic no recompilation."""
+    fill = {} if layer == "TransformerConv" else {"fill_value": fill_value}
+    ours, theirs = pair(layer, device, edge_dim=3, **fill)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(ours, fullgraph=True, backend=counter)
+    for nodes, edges in ((30, 100), (31, 90), (57, 400), (64, 64)):
+        x, edge_index = random_graph(nodes, edges, device)
+        edge_attr = edge_features(edge_index)
+        expected = outputs_and_gradients(theirs, x, edge_index, edge_attr)
+        actual = outputs_and_gradients(compiled, x, edge_index, edge_attr)
+        assert_same({name.removeprefix("_orig_mod."): t for name, t in actual.items()}, expected)
+    assert count_graphs(counter) == 2
+
+
+def test_attention_weights_of_a_transformer(device):
+    """As it adds no self-loops, the number of weights is known."""
+    ours, theirs = pair("TransformerConv", device)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    x, edge_index = random_graph(30, 100, device)
+    results = [conv(x, edge_index, return_attention_weights=True) for conv in (compiled, theirs)]
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+def test_neighbor_loader(device):
+    """Batches of a NeighborLoader: one compilation for the first, one for all others."""
+    x, edge_index = random_graph(300, 3000)
+    loader = torch_geometric.loader.NeighborLoader(
+        torch_geometric.data.Data(x=x, edge_index=edge_index), [4, 4], batch_size=23
     )
-    for sizes in ((30, 100), (57, 400)):
-        x, edge_index = random_graph(*sizes)
-        expected = theirs.eval()(x, edge_index)
-        torch.testing.assert_close(program.module()(x, edge_index), expected, rtol=1e-5, atol=1e-5)
+    model, expected = Stack(pyg_dfgnn.nn).to(device), Stack(torch_geometric.nn).to(device)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    sizes = set()
+    for batch in loader:
+        x, edge_index = batch.x.to(device), batch.edge_index.to(device)
+        sizes.add((x.size(0), edge_index.size(1)))
+        out = compiled(x, edge_index)
+        out.square().sum().backward()
+        torch.testing.assert_close(out, expected(x, edge_index), rtol=1e-4, atol=1e-4)
+    assert len(sizes) > 4
+    assert count_graphs(counter) == 2
+
+
+def test_self_supervision_breaks_the_graph(device):
+    """As PyG's does: it draws pairs outside of torch. What is around it compiles."""
+    ours, theirs = pair("SuperGATConv", device)
+    compiled = torch.compile(ours, backend="aot_eager")
+    x, edge_index = random_graph(30, 100, device)
+    results = []
+    for conv, owner in ((compiled, ours), (theirs, theirs)):
+        torch_geometric.seed_everything(1)
+        results.append((conv(x, edge_index), owner.get_attention_loss()))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)

@@ -8,7 +8,17 @@ import graphs
 import pytest
 import torch
 import torch_geometric.nn
-from layers import FEATURES, LAYERS, edge_index_of, features, make, pair, transposed
+from layers import (
+    EDGE_LAYERS,
+    FEATURES,
+    LAYERS,
+    WEIGHT_LAYERS,
+    edge_index_of,
+    features,
+    make,
+    pair,
+    transposed,
+)
 from torch import Tensor
 from torch_geometric.typing import SparseTensor
 
@@ -23,13 +33,15 @@ CLASSES = 5
 
 
 class Stack(torch.nn.Module):
-    """All three layers, one after the other."""
+    """All layers, one after the other."""
 
     def __init__(self, library=pyg_dfgnn.nn, dropout: float = 0.0) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.transformer = library.TransformerConv(FEATURES, 4, heads=2, beta=True, dropout=dropout)
         self.gat = library.GATConv(8, 4, heads=2, residual=True, dropout=dropout)
+        self.gatv2 = library.GATv2Conv(8, 4, heads=2, dropout=dropout)
+        self.supergat = library.SuperGATConv(8, 4, heads=2, dropout=dropout)
         self.agnn = library.AGNNConv()
         self.out = torch.nn.Linear(8, CLASSES)
 
@@ -38,6 +50,7 @@ class OnTensor(Stack):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.transformer(x, edge_index).relu()
         x = self.gat(x, edge_index).relu()
+        x = self.supergat(self.gatv2(x, edge_index).relu(), edge_index)
         return self.out(self.agnn(x, edge_index))
 
 
@@ -45,6 +58,7 @@ class OnSparseTensor(Stack):
     def forward(self, x: Tensor, adj_t: SparseTensor) -> Tensor:
         x = self.transformer(x, adj_t).relu()
         x = self.gat(x, adj_t).relu()
+        x = self.supergat(self.gatv2(x, adj_t).relu(), adj_t)
         return self.out(self.agnn(x, adj_t))
 
 
@@ -52,6 +66,7 @@ class OnGraphs(Stack):
     def forward(self, x: Tensor, graph: Graph, with_loops: Graph) -> Tensor:
         x = self.transformer(x, graph).relu()
         x = self.gat(x, with_loops).relu()
+        x = self.supergat(self.gatv2(x, with_loops).relu(), with_loops)
         return self.out(self.agnn(x, with_loops))
 
 
@@ -64,6 +79,7 @@ class OnConverted(Stack):
         with_loops = pyg_dfgnn.build_graph(edge_index, n, n, self_loops=True)
         x = self.transformer(x, graph).relu()
         x = self.gat(x, with_loops).relu()
+        x = self.supergat(self.gatv2(x, with_loops).relu(), with_loops)
         return self.out(self.agnn(x, with_loops))
 
 
@@ -219,10 +235,12 @@ class Bipartite(torch.nn.Module):
         super().__init__()
         self.transformer = make(library, "TransformerConv", (FEATURES, FEATURES))
         self.gat = make(library, "GATConv", (FEATURES, FEATURES))
+        self.gatv2 = make(library, "GATv2Conv", (FEATURES, FEATURES))
 
     def forward(self, x: tuple[Tensor, Tensor], edge_index: Tensor) -> tuple[Tensor, Tensor]:
         one_sided = self.gat((x[0], None), edge_index, size=(x[0].size(0), x[1].size(0)))
-        return self.transformer(x, edge_index), self.gat(x, edge_index) + one_sided
+        out = self.gat(x, edge_index) + one_sided + self.gatv2(x, edge_index)
+        return self.transformer(x, edge_index), out
 
 
 def test_two_node_sets():
@@ -239,17 +257,11 @@ def test_other_calls_are_refused():
     x, edge_index = inputs(OnTensor)
     with pytest.raises(torch.jit.Error, match="needs PyG's message passing"):
         conv.forward__0(x, edge_index, torch.rand(edge_index.size(1), 2, 5))
-    with pytest.raises(torch.jit.Error, match="needs PyG's message passing"):
-        conv.forward__1(x, edge_index, None, True)
     with pytest.raises(torch.jit.Error, match="edge_index: expected an int32 or int64 tensor"):
         conv.forward__0(x, edge_index.float())
 
 
-# With edge_dim or another aggregation PyG's steps work in TorchScript too, also those of GATConv,
-# which itself does not script in PyG 2.8.
-
-
-@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv"])
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
 def test_edge_features(layer):
     class Model(torch.nn.Module):
         def __init__(self, conv):
@@ -266,7 +278,7 @@ def test_edge_features(layer):
     torch.testing.assert_close(result, theirs(x, edge_index, edge_attr), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv"])
+@pytest.mark.parametrize("layer", WEIGHT_LAYERS)
 def test_attention_weights(layer):
     class Weights(torch.nn.Module):
         def __init__(self, conv):
@@ -286,7 +298,7 @@ def test_attention_weights(layer):
         def forward(self, x: Tensor, edges: SparseTensor) -> tuple[Tensor, SparseTensor]:
             return self.conv(x, edges, return_attention_weights=True)
 
-    loops = {"add_self_loops": False} if layer == "GATConv" else {}
+    loops = {} if layer == "TransformerConv" else {"add_self_loops": False}
     ours, theirs = pair(layer, edge_dim=3, **loops)
     x, edge_index = inputs(OnTensor)
     edge_attr = torch.rand(edge_index.size(1), 3)
@@ -302,6 +314,8 @@ def test_attention_weights(layer):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_other_aggregation(layer):
+    """By PyG's steps, also those of GATConv, which itself does not script in PyG 2.8."""
+
     class Model(torch.nn.Module):
         def __init__(self, conv):
             super().__init__()

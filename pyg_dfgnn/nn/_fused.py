@@ -1,14 +1,14 @@
 """What the layers share: when a call runs fused, and on which graph.
 
 A layer of ours is PyG's own layer class, with the steps between projecting the nodes and combining
-the heads replaced by one fused operator. Where a call needs more than the operator gives (edge
-features, attention weights, explainers, hooks, other aggregations, …) those steps are PyG's,
-unchanged.
+the heads replaced by fused operators. Where a call needs more than the operators give (explainers,
+hooks, other aggregations, …) those steps are PyG's, unchanged.
 """
 
 from typing import TYPE_CHECKING, Any, Optional, TypeAlias, Union
 
 import torch
+import torch_geometric.nn
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch_geometric.nn.aggr import SumAggregation
@@ -17,6 +17,7 @@ from torch_geometric.typing import SparseTensor
 
 from .. import _library
 from ..graph import Graph, build_graph, is_convertible
+from ._edges import num_edges
 
 # The type of an argument whose presence decides the type of the result, in the overloads that
 # TorchScript chooses by type: it is absent (None, which TorchScript has no type for) or a bool.
@@ -39,6 +40,9 @@ _STEPS = (
     "edge_update",
     "message_and_aggregate",
 )
+
+# What FusedConv.set_up puts into a layer.
+OWN_ATTRIBUTES = ("method", "scripts_fused", "__jit_ignored_attributes__")
 
 _HOOKS = (
     "_propagate_forward_pre_hooks",
@@ -71,8 +75,12 @@ class FusedConv(MessagePassing):
 
     def __init__(self, *args: Any, method: str = "auto", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.set_up(method)
+
+    def set_up(self, method: str) -> None:
+        """Gives a layer what ours have on top of PyG's; also one that just became ours in place."""
         self.method = method
-        if self._sums_messages() and getattr(self, "edge_dim", None) is None:
+        if self._sums_messages():
             self.scripts_fused = True
             self.__jit_ignored_attributes__ = ["aggr_module"]
 
@@ -123,8 +131,6 @@ class FusedConv(MessagePassing):
                 )
             return edge_index
 
-        if has_edge_features(edge_index):
-            return None
         if not torch.jit.is_scripting():  # scripted code fails where PyG's steps might not
             if not has_kernels(value):
                 return None
@@ -140,6 +146,30 @@ class FusedConv(MessagePassing):
             # PyG's compiled layers call no hooks either.
             return torch.compiler.is_compiling() or not self._is_observed()
         return self.scripts_fused
+
+    def may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
+        """Whether ``lin_edge`` multiplies fitting features by its weight, and no more. Scriptable.
+
+        Args:
+            edge_attr: The features, of any shape.
+            graph: Of the ``edge_index`` that they belong to.
+        """
+        return torch.jit.is_scripting() or self._may_project(edge_attr, graph)
+
+    @torch.jit.unused
+    def _may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
+        lin, width = self.lin_edge, edge_attr.size(1) if edge_attr.dim() == 2 else 1
+        return (
+            type(lin) in (torch.nn.Linear, torch_geometric.nn.Linear)
+            and lin.bias is None
+            and not (lin._forward_pre_hooks or lin._forward_hooks)
+            and not (lin._backward_pre_hooks or lin._backward_hooks)
+            and edge_attr.dim() in (1, 2)
+            and edge_attr.size(0) == num_edges(graph)
+            and width == lin.weight.size(1)
+            and edge_attr.dtype in _DTYPES
+            and (edge_attr.dtype == lin.weight.dtype or is_autocast(edge_attr))
+        )
 
     @torch.jit.unused
     def _sums_messages(self) -> bool:
@@ -168,12 +198,9 @@ def has_kernels(value: Tensor) -> bool:
     return value.dtype in _DTYPES and value.device.type in ("cpu", "cuda", "meta")
 
 
-def has_edge_features(adj_t: Union[Tensor, SparseTensor]) -> bool:
-    """Whether this is an adjacency whose values PyG takes for edge features. Scriptable."""
-    if isinstance(adj_t, SparseTensor):
-        _, _, value = adj_t.csr()
-        return value is not None and value.dim() > 1
-    return False
+def is_autocast(t: Tensor) -> bool:
+    """Whether autocast is on, on the device of the tensor."""
+    return torch.is_autocast_enabled(t.device.type)
 
 
 def as_in_autocast(out: Tensor) -> Tensor:
@@ -185,7 +212,7 @@ def as_in_autocast(out: Tensor) -> Tensor:
 def no_fused_path() -> str:
     """The message of the error where PyG's steps are needed and cannot run. Scriptable."""
     return (
-        "This call needs PyG's message passing: for edge features, attention weights, explainers, "
+        "This call needs PyG's message passing: for attention weights of a Graph, explainers, "
         "hooks, an aggregation other than 'add', or a dtype or device without kernels. That takes "
-        "an edge_index, not a Graph, and in TorchScript a layer with edge_dim or another aggr."
+        "an edge_index, not a Graph, and in TorchScript a layer with another aggr."
     )

@@ -4,21 +4,18 @@ import typing
 from typing import Any, Optional, Union
 
 import torch
+import torch.nn.functional as F
 import torch_geometric.nn
 from torch import Tensor
-from torch_geometric.typing import (
-    OptPairTensor,
-    OptTensor,
-    Size,
-    SparseTensor,
-    torch_sparse,
-)
-from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
+from torch_geometric.typing import OptPairTensor, OptTensor, Size, SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor
 from torch_geometric.utils.sparse import set_sparse_value
 
-from ..graph import Graph
-from ..ops import additive_attention
-from ._fused import FusedConv, Given, NotGiven, no_fused_path
+from ..graph import Graph, is_adjacency
+from ..ops import additive_attention, additive_logits, spmm
+from ._edges import attention_weights, edge_features, with_loops
+from ._fused import Given, NotGiven, no_fused_path
+from ._looped import LoopedConv
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -26,7 +23,7 @@ else:
     from torch.jit import _overload_method as overload
 
 
-class GATConv(FusedConv, torch_geometric.nn.GATConv):
+class GATConv(LoopedConv, torch_geometric.nn.GATConv):
     """``torch_geometric.nn.GATConv`` with fused attention, and the same results.
 
     Args:
@@ -111,8 +108,6 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
     ) -> Union[Tensor, tuple[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, SparseTensor]]:
         """``Σ_j α_ij W x_j``, with ``α = softmax_j(leaky_relu(a_dst·W x_i + a_src·W x_j))``.
 
-        Edge features and attention weights take PyG's path.
-
         Args:
             x: ``[N, in_channels]``, or a pair of such for the sources and the destinations, the
                 latter perhaps None.
@@ -132,49 +127,22 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
         """
         if not torch.jit.is_scripting():  # None or True, as scripted code tells apart types only
             return_attention_weights = True if return_attention_weights else None
-        x_src, x_dst, residual = self.project(x)
-        alpha_src = (x_src * self.att_src).sum(dim=-1)
-        alpha_dst: Optional[Tensor] = None
-        if x_dst is not None:
-            alpha_dst = (x_dst * self.att_dst).sum(dim=-1)
-
-        has_edge_features = self.lin_edge is not None and (
-            edge_attr is not None or isinstance(edge_index, SparseTensor)
-        )
-        if not isinstance(return_attention_weights, bool) and not has_edge_features:
-            fused = self.attend_fused(edge_index, x_src, x_dst, alpha_src, alpha_dst, size)
+        x, residual = self.project(x)
+        if not isinstance(return_attention_weights, bool):
+            fused = self.attend_fused(edge_index, x, edge_attr, size)
             if fused is not None:
                 return self.combine_heads(fused, residual)
-
-        if torch.jit.is_scripting() and self.scripts_fused:
-            raise ValueError(no_fused_path())
+            if torch.jit.is_scripting() and self.scripts_fused:
+                raise ValueError(no_fused_path())
         if isinstance(edge_index, Graph):
             raise ValueError(no_fused_path())
         if isinstance(edge_index, SparseTensor):
-            if self.add_self_loops:
-                if self.edge_dim is not None:
-                    raise NotImplementedError(
-                        "edge_index: a SparseTensor together with edge features and self-loops"
-                    )
-                edge_index = torch_sparse.set_diag(edge_index)
-            out, alpha = self.attend(
-                edge_index, (x_src, x_dst), (alpha_src, alpha_dst), edge_attr, size
-            )
+            adj_t, out, alpha = self.weigh_sparse(edge_index, x, edge_attr, size)
             out = self.combine_heads(out, residual)
             if isinstance(return_attention_weights, bool):
-                return out, edge_index.set_value(alpha, layout="coo")
+                return out, adj_t.set_value(alpha, layout="coo")
             return out
-        if self.add_self_loops and isinstance(edge_index, Tensor):
-            num_nodes = x_src.size(0) if x_dst is None else min(x_src.size(0), x_dst.size(0))
-            if size is not None:
-                num_nodes = min(size[0], size[1])
-            edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
-            edge_index, edge_attr = add_self_loops(
-                edge_index, edge_attr, fill_value=self.fill_value, num_nodes=num_nodes
-            )
-        out, alpha = self.attend(
-            edge_index, (x_src, x_dst), (alpha_src, alpha_dst), edge_attr, size
-        )
+        edge_index, out, alpha = self.weigh(edge_index, x, edge_attr, size)
         out = self.combine_heads(out, residual)
         if isinstance(return_attention_weights, bool):
             if is_torch_sparse_tensor(edge_index):
@@ -182,9 +150,7 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
             return out, (edge_index, alpha)
         return out
 
-    def project(
-        self, x: Union[Tensor, OptPairTensor]
-    ) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+    def project(self, x: Union[Tensor, OptPairTensor]) -> tuple[OptPairTensor, Optional[Tensor]]:
         """The projected sources and destinations ``[N, heads, out_channels]``, and the residual."""
         H, C = self.heads, self.out_channels
         residual: Optional[Tensor] = None
@@ -197,7 +163,7 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
             else:
                 x_src = self.lin_src(x).view(-1, H, C)
                 x_dst = self.lin_dst(x).view(-1, H, C)
-            return x_src, x_dst, residual
+            return (x_src, x_dst), residual
 
         x_src, x_dst = x
         assert x_src.dim() == 2, "Static graphs not supported in 'GATConv'"
@@ -211,74 +177,103 @@ class GATConv(FusedConv, torch_geometric.nn.GATConv):
             x_src = self.lin_src(x_src).view(-1, H, C)
             if x_dst is not None:
                 x_dst = self.lin_dst(x_dst).view(-1, H, C)
-        return x_src, x_dst, residual
+        return (x_src, x_dst), residual
+
+    def scalars(self, x: OptPairTensor) -> OptPairTensor:
+        """The terms of the logits ``[N, heads]`` of sources and destinations."""
+        x_src, x_dst = x
+        alpha_src = (x_src * self.att_src).sum(dim=-1)
+        if x_dst is None:
+            return alpha_src, None
+        return alpha_src, (x_dst * self.att_dst).sum(dim=-1)
+
+    def operands(
+        self,
+        edge_index: Union[Tensor, SparseTensor, Graph],
+        x: OptPairTensor,
+        edge_attr: OptTensor,
+        size: Size,
+        self_loops: bool,
+    ) -> Optional[tuple[Graph, Optional[Tensor]]]:
+        """The graph and ``a_edge [E, heads]`` in its order; None where PyG's steps must run."""
+        if self.lin_edge is not None and self_loops and is_adjacency(edge_index):
+            return None  # PyG refuses it, or fills in values
+        graph = self.graph_of(edge_index, x, size, self_loops)
+        if graph is None:
+            return None
+        edge_attr = edge_features(edge_index, edge_attr)
+        if self.lin_edge is None or edge_attr is None:
+            return graph, None
+        if not self.may_project(edge_attr, graph):
+            return None
+        # att·(W e) = (Wᵀ att)·e, without W e for every edge
+        weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+        weight = (weight * self.att_edge.view(self.heads, self.out_channels, 1)).sum(dim=1)
+        features = with_loops(edge_attr, graph, self.fill_value, self.flow)
+        return graph, F.linear(features, weight).index_select(0, graph.eid)
 
     def attend_fused(
         self,
         edge_index: Union[Tensor, SparseTensor, Graph],
-        x_src: Tensor,
-        x_dst: Optional[Tensor],
-        alpha_src: Tensor,
-        alpha_dst: Optional[Tensor],
+        x: OptPairTensor,
+        edge_attr: OptTensor,
         size: Size,
     ) -> Optional[Tensor]:
         """The aggregated messages, or None where PyG's steps must run."""
-        num_src, num_dst = x_src.size(0), num_destinations(edge_index, x_src, x_dst, size)
-        if size is not None and isinstance(edge_index, Tensor) and size != (num_src, num_dst):
+        operands = self.operands(edge_index, x, edge_attr, size, self.add_self_loops)
+        if operands is None:
             return None
-        if self.flow != "source_to_target" and num_src != num_dst:  # PyG takes N_src results
-            return None
-        graph = self.fused_graph(edge_index, x_src, num_src, num_dst, self.add_self_loops)
-        if graph is None:
-            return None
+        graph, a_edge = operands
+        alpha_src, alpha_dst = self.scalars(x)
         if alpha_dst is None:
-            alpha_dst = alpha_src.new_zeros(num_dst, self.heads)
+            alpha_dst = alpha_src.new_zeros(graph.num_dst, self.heads)
         out = additive_attention(
             alpha_dst,
             alpha_src,
-            x_src,
+            x[0],
             graph,
             self.negative_slope,
+            a_edge=a_edge,
             dropout_p=self.dropout if self.training else 0.0,
             method=self.method,
         )
         return out.to(alpha_src.dtype)
 
+    def attend_weighted(
+        self,
+        edge_index: Union[Tensor, SparseTensor],
+        x: OptPairTensor,
+        edge_attr: OptTensor,
+        size: Size,
+        self_loops: bool,
+    ) -> Optional[tuple[Tensor, Tensor]]:
+        """The aggregated messages and the attention weights, or None where PyG's steps must run."""
+        operands = self.operands(edge_index, x, edge_attr, size, self_loops)
+        if operands is None:
+            return None
+        graph, a_edge = operands
+        alpha_src, alpha_dst = self.scalars(x)
+        if alpha_dst is None:
+            alpha_dst = alpha_src.new_zeros(graph.num_dst, self.heads)
+        logits = additive_logits(alpha_dst, alpha_src, graph)
+        if a_edge is not None:
+            logits = logits + a_edge
+        logits = F.leaky_relu(logits, self.negative_slope)
+        dropout_p = self.dropout if self.training else 0.0
+        in_order, _, weights = attention_weights(logits, graph, dropout_p, alpha_src)
+        return spmm(in_order, x[0], graph).to(weights.dtype), weights
+
     def attend(
         self,
         edge_index: Union[Tensor, SparseTensor],
         x: OptPairTensor,
-        alpha: OptPairTensor,
         edge_attr: OptTensor,
         size: Size,
     ) -> tuple[Tensor, Tensor]:
         """PyG's steps: the aggregated messages, and the attention weights of the edges."""
+        if torch.jit.is_scripting() and self.scripts_fused:
+            raise ValueError(no_fused_path())
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
-        weights = self.edge_updater(edge_index, alpha=alpha, edge_attr=edge_attr, size=size)
+        alpha = self.edge_updater(edge_index, alpha=self.scalars(x), edge_attr=edge_attr, size=size)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
-        return self.propagate(edge_index, x=x, alpha=weights, size=size), weights
-
-    def combine_heads(self, out: Tensor, residual: OptTensor) -> Tensor:
-        """From ``[N_dst, heads, out_channels]`` to the layer's output."""
-        out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
-        if residual is not None:
-            out = out + residual
-        if self.bias is not None:
-            out = out + self.bias
-        return out
-
-
-def num_destinations(
-    edge_index: Union[Tensor, SparseTensor, Graph],
-    x_src: Tensor,
-    x_dst: Optional[Tensor],
-    size: Size,
-) -> int:
-    """The number of destinations, where they have no features that of the graph. Scriptable."""
-    if x_dst is not None:
-        return x_dst.size(0)
-    if isinstance(edge_index, Graph):
-        return edge_index.num_dst
-    if isinstance(edge_index, SparseTensor):
-        return edge_index.size(0)
-    return x_src.size(0) if size is None else size[1]
+        return self.propagate(edge_index, x=x, alpha=alpha, size=size), alpha

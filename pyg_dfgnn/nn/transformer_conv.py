@@ -4,12 +4,14 @@ import typing
 from typing import Any, Optional, Union
 
 import torch
+import torch.nn.functional as F
 import torch_geometric.nn
 from torch import Tensor
 from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 
 from ..graph import Graph
-from ..ops import dot_attention
+from ..ops import dot_attention, edge_softmax, sddmm, spmm
+from ._edges import attention_weights, edge_features, incidence
 from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path
 
 if typing.TYPE_CHECKING:
@@ -97,8 +99,6 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
     ) -> Union[Tensor, tuple[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, SparseTensor]]:
         """``out = Σ_j α_ij W_v x_j (+ root)``, with ``α = softmax_j(q_i·k_j / sqrt(C))``.
 
-        Edge features and attention weights take PyG's path.
-
         Args:
             x: ``[N, in_channels]``, or a pair of such for the sources and the destinations.
             edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
@@ -119,19 +119,81 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         key = self.lin_key(x[0]).view(-1, H, C)
         value = self.lin_value(x[0]).view(-1, H, C)
 
-        if (
-            not isinstance(return_attention_weights, bool)
-            and edge_attr is None
-            and self.lin_edge is None
-        ):
-            graph = self.fused_graph(edge_index, value, value.size(0), query.size(0), False)
-            if graph is not None:
-                dropout_p = self.dropout if self.training else 0.0
-                out = dot_attention(
-                    query, key, value, graph, dropout_p=dropout_p, method=self.method
-                )
-                return self.combine_heads(as_in_autocast(out), x[1])
+        with_weights = isinstance(return_attention_weights, bool)
+        fused = self.attend_fused(edge_index, query, key, value, edge_attr, with_weights)
+        if fused is not None:
+            out, alpha = fused
+        else:
+            out, alpha = self.attend(edge_index, query, key, value, edge_attr)
+        out = self.combine_heads(out, x[1])
+        if isinstance(return_attention_weights, bool):
+            if isinstance(edge_index, Graph):
+                raise ValueError(no_fused_path())
+            assert alpha is not None
+            if isinstance(edge_index, SparseTensor):
+                return out, edge_index.set_value(alpha, layout="coo")
+            return out, (edge_index, alpha)
+        return out
 
+    def attend_fused(
+        self,
+        edge_index: Union[Tensor, SparseTensor, Graph],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        edge_attr: OptTensor,
+        with_weights: bool,
+    ) -> Optional[tuple[Tensor, Optional[Tensor]]]:
+        """The aggregated messages and, ``with_weights``, α; None where PyG's steps must run."""
+        edge_attr = edge_features(edge_index, edge_attr)
+        if (edge_attr is None) != (self.lin_edge is None):  # PyG adds it to the values, or asserts
+            return None
+        if edge_attr is not None and edge_attr.dim() != 2:
+            return None
+        graph = self.fused_graph(edge_index, value, value.size(0), query.size(0), False)
+        if graph is None:
+            return None
+        dropout_p = self.dropout if self.training else 0.0
+        if edge_attr is None and not with_weights:
+            out = dot_attention(query, key, value, graph, dropout_p=dropout_p, method=self.method)
+            return as_in_autocast(out), None
+
+        logits = sddmm(query, key, graph)
+        features: Optional[Tensor] = None
+        edges = graph
+        if self.lin_edge is not None and edge_attr is not None:
+            if not self.may_project(edge_attr, graph):
+                return None
+            # q·(k + W e) = q·k + (Wᵀ q)·e  and  Σ α (v + W e) = Σ α v + W Σ α e
+            features = edge_attr.view(graph.eid.size(0), self.lin_edge.weight.size(1))
+            features = features.index_select(0, graph.eid).to(query.dtype).unsqueeze(1)
+            weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+            projected = torch.einsum("nhc,hcd->nhd", query, weight)
+            edges = incidence(graph)
+            logits = logits + sddmm(projected, features, edges)
+        logits = logits * self.out_channels**-0.5
+        like = as_in_autocast(value[:0])
+        alpha: Optional[Tensor] = None
+        if with_weights:
+            dropped, alpha, _ = attention_weights(logits, graph, dropout_p, like)
+        else:
+            dropped = F.dropout(edge_softmax(logits, graph).to(like.dtype), dropout_p)
+        out = spmm(dropped, value, graph)
+        if self.lin_edge is not None and features is not None:
+            weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+            summed = spmm(dropped, features, edges)
+            out = out + torch.einsum("nhd,hcd->nhc", summed, weight)
+        return as_in_autocast(out), alpha
+
+    def attend(
+        self,
+        edge_index: Union[Tensor, SparseTensor, Graph],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        edge_attr: OptTensor,
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """The aggregated messages and α by PyG's steps."""
         if torch.jit.is_scripting() and self.scripts_fused:
             raise ValueError(no_fused_path())
         if isinstance(edge_index, Graph):
@@ -140,13 +202,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         out = self.propagate(edge_index, query=query, key=key, value=value, edge_attr=edge_attr)
         alpha = self._alpha
         self._alpha = None
-        out = self.combine_heads(out, x[1])
-        if isinstance(return_attention_weights, bool):
-            assert alpha is not None
-            if isinstance(edge_index, SparseTensor):
-                return out, edge_index.set_value(alpha, layout="coo")
-            return out, (edge_index, alpha)
-        return out
+        return out, alpha
 
     def combine_heads(self, out: Tensor, x_dst: Tensor) -> Tensor:
         """From ``[N_dst, heads, out_channels]`` to the layer's output."""

@@ -1,0 +1,261 @@
+// Logits as tensors [E, heads], for layers that need them outside of an attention operator.
+//
+//   additive_logits      s_e = a_dst_i + a_src_j
+//   additive_v2_logits   s_e = <att, leaky_relu(x_dst_i + x_src_j + W f_e)>, of edge features f: which no product of
+//                        sums is, so that the terms of the leaky_relu are made, some edges at a time, and made again
+//                        in the backward pass. Only chunks of [E, heads, channels] exist.
+//
+// Entries of col behind rowptr[-1] get 0.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "attention.h"
+#include "call.h"
+#include "checks.h"
+#include "products.h"
+
+namespace dfgnn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+at::Tensor additive_logits(T rowptr, T col, T a_dst, T a_src, O colptr, O row, O perm) {
+  // <(a_i, 1), (1, a_j)>, whose derivatives are sums along rows and columns. Not in autocast's half precision.
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const auto dst = at::stack({a_dst, at::ones_like(a_dst)}, -1);
+  const auto src = at::stack({at::ones_like(a_src), a_src}, -1);
+  return dispatch_sddmm({rowptr, col, colptr, row, perm}, dst, src);
+}
+
+// The arguments of additive_v2_logits: x [nodes, H, C], att [H, C], features [rows, F], weight [H * C, F], and eid [E],
+// the row of features of each edge.
+struct Operands {
+  at::Tensor rowptr, col, x_dst, x_src, att;
+  std::optional<at::Tensor> features, weight, eid;
+  double negative_slope;
+
+  int64_t num_edges() const { return col.numel(); }
+};
+
+// What all edges of a chunk, begin .. begin + size - 1, need.
+struct Chunk {
+  int64_t begin, size;
+  at::Tensor row, col, eid, is_edge;
+  at::Tensor features;  // [size, F]
+  at::Tensor terms;     // accumulate type [size, H, C], before leaky_relu
+};
+
+// Numbers of a chunk's [size, H, C].
+int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 24 : int64_t(1) << 18; }
+
+Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
+  Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}};
+  const auto positions = at::arange(begin, begin + size, o.rowptr.options());
+  const auto row = at::searchsorted(o.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
+  const auto is_edge = row.lt(o.x_dst.size(0));
+  const auto of_chunk = [&](const at::Tensor& index) { return index.narrow(0, begin, size) * is_edge; };
+  chunk.is_edge = is_edge.unsqueeze(1);
+  chunk.row = row.clamp_max(o.x_dst.size(0) - 1);
+  chunk.col = of_chunk(o.col);
+  const auto type = accumulate_type(o.x_src.scalar_type());
+  chunk.terms = o.x_dst.index_select(0, chunk.row).to(type) + o.x_src.index_select(0, chunk.col).to(type);
+  if (o.features.has_value()) {
+    chunk.eid = of_chunk(*o.eid);
+    chunk.features = o.features->index_select(0, chunk.eid);
+    chunk.terms += at::linear(chunk.features, *o.weight).view(chunk.terms.sizes()).to(type);
+  }
+  return chunk;
+}
+
+template <class F>
+void for_each_chunk(const Operands& o, F visit) {
+  const int64_t width = std::max<int64_t>(1, o.att.numel());
+  const int64_t size = std::max<int64_t>(1, chunk_numel(o.x_src.device()) / width);
+  for (int64_t begin = 0; begin < o.num_edges() && o.x_dst.size(0) > 0; begin += size) {
+    visit(make_chunk(o, begin, std::min(size, o.num_edges() - begin)));
+  }
+}
+
+void check(const Operands& o) {
+  check_features(o.x_src, "x_src", o.x_src, "x_src");
+  check_features(o.x_dst, "x_dst", o.x_src, "x_src");
+  const auto heads = o.x_src.size(1), channels = o.x_src.size(2);
+  TORCH_CHECK(o.x_dst.sizes().slice(1) == o.x_src.sizes().slice(1), "x_dst: expected the heads and head size of x_src ",
+              o.x_src.sizes(), ", got shape ", o.x_dst.sizes());
+  logit_term(o.att, "att", o.x_src, {heads, channels}, "[heads, head size]");
+  check_index(o.rowptr, "rowptr", o.rowptr, o.x_src.device());
+  check_index(o.col, "col", o.rowptr, o.x_src.device());
+  TORCH_CHECK(o.rowptr.numel() == o.x_dst.size(0) + 1, "rowptr: expected [N_dst + 1] = ", o.x_dst.size(0) + 1,
+              " entries, got ", o.rowptr.numel());
+  const int given = o.features.has_value() + o.weight.has_value() + o.eid.has_value();
+  TORCH_CHECK(given == 0 || given == 3, "features, weight, eid: expected all three of them or none, got ", given);
+  if (given == 0) return;
+  check_index(*o.eid, "eid", o.rowptr, o.x_src.device());
+  TORCH_CHECK(o.eid->numel() == o.num_edges(), "eid: expected [E] = ", o.num_edges(), " entries, got ", o.eid->numel());
+  TORCH_CHECK(o.features->dim() == 2 && o.weight->dim() == 2, "features, weight: expected two dimensions, got shapes ",
+              o.features->sizes(), " and ", o.weight->sizes());
+  check_shape(*o.weight, "weight", {heads * channels, o.features->size(1)}, "[heads * head size, edge features]");
+  for (const auto& [t, name] : {std::pair(*o.features, "features"), std::pair(*o.weight, "weight")}) {
+    TORCH_CHECK(t.scalar_type() == o.x_src.scalar_type(), name, ": expected the dtype of x_src (",
+                o.x_src.scalar_type(), "), got ", t.scalar_type());
+    check_device(t, name, o.x_src.device());
+  }
+}
+
+at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const Operands o{rowptr, col, x_dst, x_src, att, features, weight, eid, negative_slope};
+  check(o);
+  const auto type = accumulate_type(x_src.scalar_type());
+  const auto logits = at::zeros({col.numel(), att.size(0)}, x_src.options().dtype(type));
+  for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
+    const auto s = (at::leaky_relu(c.terms, negative_slope) * att).sum(-1);
+    logits.narrow(0, c.begin, c.size).copy_(s.masked_fill(c.is_edge.logical_not(), 0));
+  });
+  return logits;
+}
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+Gradients backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
+                   double negative_slope) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const Operands o{rowptr, col, x_dst, x_src, att, features, weight, eid, negative_slope};
+  check(o);
+  const auto type = accumulate_type(x_src.scalar_type());
+  const auto zeros = [&](const at::Tensor& t) { return at::zeros_like(t, t.options().dtype(type)); };
+  const auto none = at::zeros({0}, x_src.options());
+  const auto d_dst = zeros(x_dst), d_src = zeros(x_src), d_att = zeros(att);
+  const auto d_features = features ? zeros(*features) : none, d_weight = weight ? zeros(*weight) : none;
+  for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
+    const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_edge.logical_not(), 0).unsqueeze(-1);
+    d_att.add_((ds * at::leaky_relu(c.terms, negative_slope)).sum(0));
+    const auto d_terms = at::leaky_relu_backward(ds * att, c.terms, negative_slope, /*self_is_result=*/false);
+    d_dst.index_add_(0, c.row, d_terms);
+    d_src.index_add_(0, c.col, d_terms);
+    if (!features.has_value()) return;
+    const auto d_linear = d_terms.flatten(1);
+    d_features.index_add_(0, c.eid, d_linear.matmul(weight->to(type)));
+    d_weight.add_(d_linear.t().matmul(c.features.to(type)));
+  });
+  const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
+  return {like(d_dst, x_dst), like(d_src, x_src), like(d_att, att), like(d_features, x_src), like(d_weight, x_src)};
+}
+
+at::Tensor forward_meta(T, T col, T, T x_src, T att, O, O, O, double) {
+  const auto type = accumulate_type(x_src.scalar_type());
+  return at::empty_symint({col.sym_numel(), att.sym_size(0)}, x_src.options().dtype(type));
+}
+
+Gradients backward_meta(T, T, T, T x_dst, T x_src, T att, O features, O weight, O, double) {
+  const auto like = [&](const O& t) { return t ? at::empty_like(*t) : at::empty({0}, x_src.options()); };
+  return {like(x_dst), like(x_src), like(att), like(features), like(weight)};
+}
+
+at::Tensor dispatch(const Operands& o) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("dfgnn::additive_v2_logits", "")
+                             .typed<at::Tensor(T, T, T, T, T, O, O, O, double)>();
+  return op.call(o.rowptr, o.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope);
+}
+
+Gradients dispatch_backward(const at::Tensor& grad, const Operands& o) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("dfgnn::additive_v2_logits_bwd", "")
+                             .typed<Gradients(T, T, T, T, T, T, O, O, O, double)>();
+  return op.call(grad, o.rowptr, o.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope);
+}
+
+// All edges in one chunk, of operators that are differentiable any number of times.
+at::Tensor composite(const Operands& o) {
+  const auto c = make_chunk(o, 0, o.num_edges());
+  const auto s = (at::leaky_relu(c.terms, o.negative_slope) * o.att.to(c.terms.scalar_type())).sum(-1);
+  return s.masked_fill(c.is_edge.logical_not(), 0);
+}
+
+struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
+  static Variable forward(AutogradContext* ctx, const Variable& x_dst, const Variable& x_src, const Variable& att,
+                          const OptTensor& features, const OptTensor& weight, const Operands& o) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const auto saved = [](const OptTensor& t) { return t.value_or(at::Tensor()); };
+    ctx->save_for_backward({o.rowptr, o.col, x_dst, x_src, att, saved(features), saved(weight), saved(o.eid)});
+    ctx->saved_data["negative_slope"] = o.negative_slope;
+    return dispatch(o);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto optional = [](const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; };
+    Operands o{saved[0],           saved[1],           saved[2],
+               saved[3],           saved[4],           optional(saved[5]),
+               optional(saved[6]), optional(saved[7]), ctx->saved_data["negative_slope"].toDouble()};
+    if (!at::GradMode::is_enabled()) {
+      auto [d_dst, d_src, d_att, d_features, d_weight] = dispatch_backward(grads[0], o);
+      if (!o.features.has_value()) d_features = d_weight = at::Tensor();
+      return {d_dst, d_src, d_att, d_features, d_weight, at::Tensor()};
+    }
+    if (o.num_edges() == 0 || o.x_dst.size(0) == 0) return variable_list(6);
+    // Views, so that an operand that is passed twice gets each of its gradients once.
+    variable_list operands;
+    for (auto* t : {&o.x_dst, &o.x_src, &o.att}) operands.push_back(*t = t->view_as(*t));
+    for (auto* t : {&o.features, &o.weight}) {
+      if (t->has_value()) operands.push_back(** t = (*t)->view_as(**t));
+    }
+    variable_list inputs;
+    for (const auto& t : operands) {
+      if (t.requires_grad()) inputs.push_back(t);
+    }
+    const auto found = torch::autograd::grad({composite(o)}, inputs, {grads[0]}, /*retain_graph=*/true,
+                                             /*create_graph=*/true, /*allow_unused=*/true);
+    variable_list result(6);
+    for (size_t i = 0, next = 0; i < operands.size(); ++i) {
+      if (operands[i].requires_grad()) result[i] = found[next++];
+    }
+    return result;
+  }
+};
+
+at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope) {
+  const Operands o{rowptr, col, x_dst, x_src, att, features, weight, eid, negative_slope};
+  return LogitsFunction::apply(x_dst, x_src, att, features, weight, o);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
+  m.def(
+      "additive_logits(Tensor rowptr, Tensor col, *, Tensor a_dst, Tensor a_src, Tensor? colptr=None, "
+      "Tensor? row=None, Tensor? perm=None) -> Tensor",
+      additive_logits);
+  const char* operands =
+      "Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor att, Tensor? features=None, "
+      "Tensor? weight=None, Tensor? eid=None, float negative_slope=0.2";
+  m.def((std::string("additive_v2_logits(") + operands + ") -> Tensor").c_str());
+  m.def((std::string("additive_v2_logits_bwd(Tensor grad, ") + operands +
+         ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, Tensor grad_weight)")
+            .c_str());
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) {
+  m.impl("additive_v2_logits", forward);
+  m.impl("additive_v2_logits_bwd", backward);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
+  m.impl("additive_v2_logits", forward_meta);
+  m.impl("additive_v2_logits_bwd", backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
+  m.impl("additive_v2_logits", autograd);
+  m.impl("additive_v2_logits_bwd", torch::autograd::autogradNotImplementedFallback());
+}
+
+}  // namespace dfgnn

@@ -1,0 +1,155 @@
+"""What layers compute per edge: features of ``[E, edge_dim]`` and logits of ``[E, heads]``."""
+
+from typing import Union
+
+import torch
+from torch import Tensor
+from torch_geometric.typing import OptTensor, SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor
+
+from ..graph import Graph
+from ..ops import edge_softmax
+
+
+def edge_features(
+    edge_index: Union[Tensor, SparseTensor, Graph], edge_attr: OptTensor
+) -> OptTensor:
+    """``edge_attr``, or else the values of an adjacency that PyG takes for it. Scriptable."""
+    if edge_attr is not None:
+        return edge_attr
+    if isinstance(edge_index, SparseTensor):
+        _, _, value = edge_index.csr()
+        return value if value is not None and value.dim() > 1 else None
+    if isinstance(edge_index, Tensor):  # noqa: SIM102 (saved TorchScript cannot read an `and`)
+        if is_torch_sparse_tensor(edge_index):
+            value = edge_index.values()
+            return value if value.dim() > 1 else None
+    return None
+
+
+def num_edges(graph: Graph) -> int:
+    """The number of edges of the ``edge_index`` that the graph was built from. Scriptable."""
+    loops = min(graph.num_src, graph.num_dst) if graph.self_loops else 0
+    return graph.eid.size(0) - loops
+
+
+def destinations(graph: Graph) -> Tensor:
+    """The destination of each edge ``[C]``; ``num_dst`` behind the last one. Scriptable."""
+    positions = torch.arange(
+        graph.col.size(0), dtype=graph.rowptr.dtype, device=graph.rowptr.device
+    )
+    return torch.searchsorted(graph.rowptr, positions, right=True) - 1
+
+
+def with_loops(
+    edge_attr: Tensor, graph: Graph, fill_value: Union[float, Tensor, str], flow: str
+) -> Tensor:
+    """The features of all edges, among them those that PyG gives self-loops. Scriptable.
+
+    Args:
+        edge_attr: ``[E]`` or ``[E, edge_dim]``, of the edges of ``edge_index``.
+        graph: The structure.
+        fill_value: The features of self-loops, or how to reduce those of the edges that point to
+            the node: "sum", "add", "mean", "min", "max" or "mul".
+        flow: That of the layer. PyG reduces over the second row of ``edge_index`` in either.
+
+    Returns:
+        ``[E, edge_dim]``, with ``graph.self_loops`` ``[E + min(num_src, num_dst), edge_dim]``; to
+        be taken in the order of ``graph.col`` by ``graph.eid``.
+    """
+    features = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
+    if not graph.self_loops:
+        return features
+    loops = min(graph.num_src, graph.num_dst)
+    if isinstance(fill_value, str):
+        # Loops that the graph had and that were dropped count for nothing: their node is `bound`.
+        num_edges, bound = edge_attr.size(0), graph.num_dst
+        rows = destinations(graph)
+        nodes = rows if flow == "source_to_target" else graph.col.long()
+        is_kept = (rows < bound) & (graph.eid < num_edges)
+        eid = torch.where(is_kept, graph.eid, num_edges).long()
+        index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
+        filled = _reduce(features, index, bound + 1, fill_value)[:loops]
+    elif isinstance(fill_value, Tensor):
+        value = fill_value.to(features.device, features.dtype)
+        if edge_attr.dim() == 1 and value.dim() == 1:
+            value = value.view(-1, 1)
+        filled = value.expand(loops, features.size(1))
+    else:
+        filled = features.new_full([loops, features.size(1)], fill_value)
+    return torch.cat([features, filled])
+
+
+def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
+    """``src [E, D]`` reduced by group; groups of nothing are 0, with "mul" 1. Scriptable."""
+    zeros = src.new_zeros([size, src.size(1)])
+    if reduction == "sum" or reduction == "add" or reduction == "mean":
+        out = zeros.index_add(0, index, src)
+        if reduction == "mean":
+            ones = src.new_ones([src.size(0), 1])
+            out = out / src.new_zeros([size, 1]).index_add(0, index, ones).clamp(min=1)
+        return out
+    index = index.unsqueeze(1).expand_as(src)
+    if reduction == "mul":
+        return (zeros + 1).scatter_reduce(0, index, src, "prod")
+    extreme = "amin" if reduction == "min" else "amax"
+    return zeros.scatter_reduce(0, index, src, extreme, include_self=False)
+
+
+def order_of_edges(graph: Graph) -> Tensor:
+    """The positions in ``graph.col`` of all edges, self-loops that were added behind. Scriptable.
+
+    Where the loops of the graph were dropped, it waits for the device to know how many are left.
+    """
+    count, capacity = graph.eid.size(0), graph.eid.size(0)
+    if graph.self_loops:
+        count = int(graph.rowptr[-1])
+    eid = graph.eid[:count].long()
+    positions = torch.arange(count, device=eid.device)
+    order = eid.new_full([capacity], -1).scatter(0, eid, positions)
+    return order[order >= 0] if graph.self_loops else order
+
+
+def attention_weights(
+    logits: Tensor, graph: Graph, dropout_p: float, like: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The softmax of logits, where the weights themselves are wanted. Scriptable.
+
+    Args:
+        logits: ``[C, heads]``, in the order of ``graph.col``.
+        graph: The structure.
+        dropout_p: As drawn by PyG: the same generator drops the same edges.
+        like: Its dtype is that of the weights.
+
+    Returns:
+        The weights after dropout in the order of ``graph.col`` ``[C, heads]``; and in PyG's order
+        (that of ``edge_index``, self-loops that were added behind) ``[E', heads]``, before and
+        after dropout.
+    """
+    alpha = edge_softmax(logits, graph).to(like.dtype)
+    order = order_of_edges(graph)
+    weights = alpha.index_select(0, order)
+    if dropout_p == 0.0:
+        return alpha, weights, weights
+    dropped = torch.nn.functional.dropout(weights, dropout_p)
+    return torch.zeros_like(alpha).index_copy(0, order, dropped), weights, dropped
+
+
+def append_self_loops(edge_index: Tensor, num_loops: int) -> Tensor:
+    """``edge_index`` without its self-loops, then those of the first nodes. Scriptable."""
+    loops = torch.arange(num_loops, device=edge_index.device)  # PyG's are int64, too
+    kept = edge_index[:, edge_index[0] != edge_index[1]]
+    return torch.cat([kept, loops.unsqueeze(0).expand(2, -1)], dim=1)
+
+
+def incidence(graph: Graph) -> Graph:
+    """From edges, in the order of ``graph.col``, to their destinations. Scriptable."""
+    edges = torch.arange(
+        graph.col.size(0) + 1, dtype=graph.rowptr.dtype, device=graph.rowptr.device
+    )
+    rows, positions = destinations(graph).to(edges.dtype), edges[:-1]
+    num_dst, num_edges = graph.num_dst, positions.size(0)
+    return Graph(
+        graph.rowptr, positions, positions, edges, rows, positions, num_dst, num_edges,
+        graph.max_degree, False,
+    )  # fmt: skip

@@ -1,0 +1,179 @@
+"""Scores as tensors, and the softmax over them, against plain torch in float64."""
+
+import graphs
+import pytest
+import torch
+import torch.nn.functional as F
+from calls import BACKWARD_TOLERANCE, DTYPES, FORWARD_TOLERANCE, assert_near
+from graphs import Csr
+from torch import Tensor
+
+import pyg_dfgnn
+from pyg_dfgnn import ops
+
+SLOPE = 0.3
+
+
+def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
+    """The structure, whose edge features are in another order than its edges."""
+    eid = torch.arange(csr.capacity - 1, -1, -1).to(csr.col)
+    csc = csr.csc()
+    return pyg_dfgnn.Graph(
+        csr.rowptr, csr.col, eid, csc["colptr"], csc["row"], csc["perm"], csr.num_dst, csr.num_src
+    )
+
+
+def normal(csr: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(csr.col.device, dtype)
+
+
+def v2_operands(csr: Csr, heads=2, channels=5, width=3, dtype=torch.float32) -> list[Tensor]:
+    """x_dst, x_src, att, and where there is a width features and their weight."""
+    shapes = [(csr.num_dst, heads, channels), (csr.num_src, heads, channels), (heads, channels)]
+    if width:
+        shapes += [(csr.capacity, width), (heads * channels, width)]
+    return [normal(csr, *shape, dtype=dtype) for shape in shapes]
+
+
+def v2_logits(csr: Csr, x_dst, x_src, att, features=None, weight=None) -> Tensor:
+    return ops.additive_v2_logits(x_dst, x_src, att, graph_of(csr), SLOPE, features, weight)
+
+
+def expected_v2_logits(csr: Csr, x_dst, x_src, att, features=None, weight=None) -> Tensor:
+    terms = x_dst[csr.destinations()] + x_src[csr.sources()]
+    if features is not None:
+        eid = graph_of(csr).eid[: csr.num_edges].long()
+        terms = terms + (features[eid] @ weight.t()).view(terms.shape)
+    logits = (F.leaky_relu(terms, SLOPE) * att).sum(-1)
+    return F.pad(logits, (0, 0, 0, csr.capacity - csr.num_edges))
+
+
+def check_v2(csr: Csr, operands: list[Tensor]) -> None:
+    """The logits, 0 where there is no edge, and the gradients of all operands."""
+    dtype = operands[0].dtype
+    leaves = [t.clone().requires_grad_() for t in operands]
+    exact = [t.double().requires_grad_() for t in operands]
+    found, wanted = v2_logits(csr, *leaves), expected_v2_logits(csr, *exact)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype], "logits")
+    projection = normal(csr, *found.shape)
+    found, wanted = (
+        torch.autograd.grad((y * projection).sum(), x, allow_unused=True)
+        for y, x in ((found, leaves), (wanted, exact))
+    )
+    for operand, a, b in zip(operands, found, wanted, strict=True):
+        assert a.dtype == operand.dtype
+        b = torch.zeros_like(a) if b is None else b
+        assert_near(a, b, BACKWARD_TOLERANCE[dtype], "gradient")
+
+
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+@pytest.mark.parametrize("width", [0, 3])
+def test_additive_v2_logits(name, width, device):
+    csr = graphs.make(name, device)
+    check_v2(csr, v2_operands(csr, width=width))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_dtypes(dtype, index, device):
+    csr = graphs.mixed(device, index)
+    check_v2(csr, v2_operands(csr, dtype=dtype))
+
+
+def test_chunks(device):
+    """More edges than are taken at a time."""
+    csr = graphs.random(700, 20, device)
+    operands = v2_operands(csr, heads=4, channels=16)
+    assert csr.num_edges * 4 * 16 > 2 * 2**18
+    check_v2(csr, operands)
+
+
+def test_second_derivatives(device):
+    csr = graphs.mixed(device)
+    for width in (0, 3):
+        operands = v2_operands(csr, heads=2, channels=3, width=width, dtype=torch.float64)
+        leaves = [t.requires_grad_() for t in operands]
+        assert torch.autograd.gradcheck(lambda *t: v2_logits(csr, *t), leaves, fast_mode=True)
+        assert torch.autograd.gradgradcheck(lambda *t: v2_logits(csr, *t), leaves, fast_mode=True)
+
+
+def test_second_derivatives_of_one_operand_passed_twice(device):
+    csr = graphs.make("hub", device)
+    x, _, att = v2_operands(csr, 1, 3, 0, torch.float64)
+    x, att = x.requires_grad_(), att.requires_grad_()
+    assert torch.autograd.gradgradcheck(
+        lambda x, att: v2_logits(csr, x, x, att), (x, att), fast_mode=True
+    )
+
+
+@pytest.mark.parametrize("width", [0, 3])
+def test_opcheck(width, device):
+    csr = graphs.mixed(device)
+    g = graph_of(csr)
+    names = ("x_dst", "x_src", "att", "features", "weight")
+    leaves = [t.requires_grad_() for t in v2_operands(csr, width=width)]
+    kwargs = dict(zip(names, leaves, strict=False), negative_slope=SLOPE)
+    kwargs |= {"eid": g.eid} if width else {}
+    torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits, (g.rowptr, g.col), kwargs)
+    a = [normal(csr, n, 2).requires_grad_() for n in (csr.num_dst, csr.num_src)]
+    kwargs = {"a_dst": a[0], "a_src": a[1], "colptr": g.colptr, "row": g.row, "perm": g.perm}
+    torch.library.opcheck(torch.ops.dfgnn.additive_logits, (g.rowptr, g.col), kwargs)
+
+
+@pytest.mark.parametrize("name", ["hub", "spare_capacity", "no_edges", "bipartite"])
+def test_additive_logits(name, device):
+    csr = graphs.make(name, device)
+    a_dst, a_src = normal(csr, csr.num_dst, 2), normal(csr, csr.num_src, 2)
+    expected = a_dst[csr.destinations()] + a_src[csr.sources()]
+    with torch.autocast(device, dtype=torch.bfloat16):  # which leaves it alone
+        found = ops.additive_logits(a_dst, a_src, graph_of(csr))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found[: csr.num_edges], expected)
+    assert not found[csr.num_edges :].any()
+
+
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+def test_edge_softmax(name, device):
+    csr = graphs.make(name, device)
+    logits = normal(csr, csr.capacity, 3)
+    logits[csr.num_edges :] = 1e30  # no edges: of no consequence
+    leaf = logits.requires_grad_()
+    found = ops.edge_softmax(leaf, graph_of(csr))
+    (gradient,) = torch.autograd.grad(found.square().sum(), leaf)
+
+    exact = logits.detach().double().requires_grad_()
+    rows = [part.softmax(0) for part in exact[: csr.num_edges].split(csr.rowptr.diff().tolist())]
+    wanted = torch.cat([*rows, exact.new_zeros(csr.capacity - csr.num_edges, 3)])
+    (wanted.square().sum() + 0 * exact.sum()).backward()
+    assert_near(found, wanted.detach(), 1e-5, "softmax")
+    assert_near(gradient, exact.grad, 1e-5, "gradient")
+
+
+def test_logits_attention(device):
+    csr = graphs.mixed(device)
+    graph = graph_of(csr)
+    logits, v = normal(csr, csr.capacity, 2), normal(csr, csr.num_src, 2, 8)
+    expected = ops.spmm(ops.edge_softmax(logits, graph), v, graph)
+    torch.testing.assert_close(ops.logits_attention(logits, v, graph), expected)
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "message"),
+    [
+        (0, lambda t: t[:, :1], "x_dst: expected the heads and head size of x_src"),
+        (0, lambda t: t[1:], "rowptr: expected"),
+        (1, lambda t: t[0], "x_src: expected a 3-dimensional tensor"),
+        (2, lambda t: t[:1], "att: expected shape"),
+        (3, lambda t: t.double(), "features: expected the dtype of x_src"),
+        (4, lambda t: t[:-1], "weight: expected shape"),
+        (4, lambda t: None, "features, weight, eid: expected all three"),
+    ],
+)
+def test_refused(place, change, message):
+    csr = graphs.mixed()
+    operands = v2_operands(csr)
+    operands[place] = change(operands[place])
+    with pytest.raises(RuntimeError, match=message):
+        v2_logits(csr, *operands)

@@ -1,0 +1,114 @@
+"""What the kernels cannot do takes PyG's own steps, with the same numbers."""
+
+import pytest
+import torch
+import torch_geometric.nn
+from layers import (
+    FEATURES,
+    LAYERS,
+    assert_same_call,
+    assert_same_error,
+    make,
+    pair,
+    square,
+)
+
+import pyg_dfgnn
+import pyg_dfgnn.nn
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("aggr", ["mean", "max", "sum"])
+def test_aggregations(layer, aggr, device, fused):
+    ours, theirs = pair(layer, device, aggr=aggr)
+    edge_index, x = square("empty_rows", device)
+    assert_same_call(ours, theirs, x, edge_index)
+    assert len(fused) == (aggr == "sum")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_decomposed_layers(layer, fused):
+    """PyG's result, whatever it is worth (attention does not decompose), or PyG's error."""
+    ours, theirs = pair(layer, decomposed_layers=2)
+    edge_index, x = square("hub")
+    if layer == "AGNNConv":
+        assert_same_call(ours, theirs, x, edge_index)
+    else:
+        assert_same_error(ours, theirs, x, edge_index)
+    assert not fused
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    "register",
+    ["propagate_forward", "message_forward", "aggregate_forward", "message_forward_pre"],
+)
+def test_hooks(layer, register, fused):
+    ours, _ = pair(layer)
+    edge_index, x = square("hub")
+    seen = []
+    hook = getattr(ours, f"register_{register}_hook")(lambda *args: seen.append(args))
+    expected = ours(x, edge_index)
+    assert seen
+    assert not fused
+    hook.remove()
+    torch.testing.assert_close(ours(x, edge_index), expected, rtol=1e-5, atol=1e-5)
+    assert len(fused) == 1
+
+
+def test_edge_update_hook(fused):
+    ours, _ = pair("GATConv")
+    edge_index, x = square("hub")
+    ours.register_edge_update_forward_hook(lambda module, inputs, out: torch.zeros_like(out))
+    torch.testing.assert_close(ours(x, edge_index), ours.bias.expand(40, -1))
+    assert not fused
+
+
+@pytest.mark.parametrize("layer", ["GATConv", "TransformerConv", "AGNNConv"])
+def test_explain(layer, fused):
+    """An edge mask changes the messages, also where PyG's own layer was made before ours."""
+    theirs, ours = (make(lib, layer) for lib in (torch_geometric.nn, pyg_dfgnn.nn))
+    edge_index, x = square("hub")
+    for conv in (ours, theirs):
+        conv.explain = True
+        conv._edge_mask = torch.linspace(-3, 3, edge_index.size(1))
+        conv._loop_mask = edge_index[0] != edge_index[1]
+        if layer == "TransformerConv":
+            conv._loop_mask = torch.ones_like(conv._loop_mask)
+    assert_same_call(ours, theirs, x, edge_index)
+    assert not fused
+    for conv in (ours, theirs):
+        conv.explain = None
+    assert_same_call(ours, theirs, x, edge_index)
+    assert len(fused) == 1
+
+
+def test_own_steps_in_a_subclass(fused):
+    class Doubled(pyg_dfgnn.nn.GATConv):
+        def message(self, x_j, alpha):
+            return 2 * alpha.unsqueeze(-1) * x_j
+
+    edge_index, x = square("hub")
+    conv, doubled = make(pyg_dfgnn.nn, "GATConv", bias=False), Doubled(FEATURES, 5, 2, bias=False)
+    doubled.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(doubled(x, edge_index), 2 * conv(x, edge_index))
+    conv.message = lambda x_j, alpha: torch.zeros_like(x_j)
+    assert conv(x, edge_index).abs().max() == 0
+    assert len(fused) == 1
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_functional_transforms(layer, fused):
+    ours, theirs = pair(layer)
+    edge_index, x = square("hub")
+    for transform in (
+        lambda conv: torch.func.grad(lambda x: conv(x, edge_index).square().sum())(x),
+        lambda conv: torch.func.jvp(lambda x: conv(x, edge_index), (x,), (x.flip(0),))[1],
+        lambda conv: torch.func.vmap(lambda t: conv(t * x, edge_index))(torch.ones(3)),
+    ):
+        try:
+            expected = transform(theirs)
+        except RuntimeError:  # PyG cannot
+            continue
+        torch.testing.assert_close(transform(ours), expected, rtol=1e-4, atol=1e-4)
+    assert not fused

@@ -1,0 +1,87 @@
+"""What PyG refuses is refused, by an error of the same type."""
+
+import pytest
+import torch
+import torch_geometric.nn
+from layers import (
+    LAYERS,
+    assert_same_error,
+    edge_features,
+    make,
+    pair,
+    square,
+    transposed,
+)
+from torch_geometric import EdgeIndex
+
+import pyg_dfgnn
+import pyg_dfgnn.nn
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: e.float(),
+        lambda e: e.view(-1),
+        lambda e: e.t(),
+        lambda e: torch.cat([e, e]),
+        lambda e: e.tolist(),
+        lambda e: None,
+        lambda e: e - 1,
+        lambda e: e + 1,
+        lambda e: EdgeIndex(e, sparse_size=(50, 50)),
+    ],
+    ids=["float", "1d", "transposed", "4_rows", "list", "None", "negative", "large", "other_size"],
+)
+def test_refused_edge_index(layer, change):
+    ours, theirs = pair(layer)
+    edge_index, x = square("hub")
+    assert_same_error(ours, theirs, x, change(edge_index))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_out_of_range_names_the_values(layer):
+    ours, _ = pair(layer)
+    edge_index, x = square("hub")
+    with pytest.raises(IndexError, match=r"edge_index: .*\[-1, 38\].*\[0, 40\)"):
+        ours(x, edge_index - 1)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_other_errors(layer):
+    ours, theirs = pair(layer)
+    edge_index, x = square("hub")
+    assert_same_error(ours, theirs, x[:, :3] if layer != "AGNNConv" else x[0], edge_index)
+    assert_same_error(ours, theirs, x, transposed(edge_index, 41, 41))
+    assert_same_error(ours, theirs, x[None].expand(2, -1, -1), edge_index.expand(3, 2, -1))
+    ours.flow = theirs.flow = "target_to_source"
+    assert_same_error(ours, theirs, x, transposed(edge_index, 40, 40))
+
+
+def test_gat_errors():
+    ours, theirs = pair("GATConv", edge_dim=3)
+    edge_index, x = square("hub")
+    assert_same_error(ours, theirs, x, edge_index, size=(40, 41))
+    assert_same_error(ours, theirs, (x, None), edge_index, size=(41, 40))
+    assert_same_error(ours, theirs, x[None], edge_index)
+    assert_same_error(ours, theirs, x, transposed(edge_index, 40, 40))
+    assert_same_error(ours, theirs, x, edge_index, edge_features(edge_index)[:5])
+
+
+def test_transformer_errors():
+    ours, theirs = pair("TransformerConv", edge_dim=3)
+    edge_index, x = square("hub")
+    assert_same_error(ours, theirs, x, edge_index)
+    assert_same_error(ours, theirs, (x, None), edge_index)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_constructor_errors(layer):
+    for arguments in ({"flow": "sideways"}, {"no_such_argument": 1}, {"aggr": "no_such"}):
+        errors = []
+        for library in (pyg_dfgnn.nn, torch_geometric.nn):
+            with pytest.raises(Exception) as error:  # noqa: PT011
+                make(library, layer, **arguments)
+            errors.append(type(error.value))
+        assert errors[0] is errors[1]

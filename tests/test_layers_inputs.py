@@ -1,0 +1,165 @@
+"""Every form of graph that PyG's layers take."""
+
+import pytest
+import torch
+from layers import (
+    FEATURES,
+    LAYERS,
+    VARIANTS,
+    assert_same,
+    assert_same_call,
+    assert_same_error,
+    bipartite_layers,
+    outputs_and_gradients,
+    pair,
+    square,
+    transposed,
+    two_sided,
+    variant,
+)
+from torch_geometric import EdgeIndex
+
+import pyg_dfgnn
+import pyg_dfgnn.nn
+
+BIPARTITE = ["bipartite", "bipartite_few_sources", "no_destinations", "no_sources"]
+PLAIN = [name for name in VARIANTS if VARIANTS[name][1].get("dropout", 0) == 0]
+
+
+@pytest.mark.parametrize("graph", BIPARTITE)
+@pytest.mark.parametrize("add_self_loops", [True, False])
+def test_bipartite(graph, add_self_loops, device, fused):
+    edge_index, x = two_sided(graph, device)
+    for ours, theirs in bipartite_layers(device):
+        if hasattr(ours, "add_self_loops"):
+            ours.add_self_loops = theirs.add_self_loops = add_self_loops
+        assert_same_call(ours, theirs, x, edge_index)
+    assert len(fused) == 6
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("in_channels", [FEATURES, (FEATURES, FEATURES)])
+def test_gat_of_sources_only(in_channels, residual, device, fused):
+    ours, theirs = pair("GATConv", device, in_channels=in_channels, residual=residual)
+    edge_index, x = square("hub", device)
+    assert_same_call(ours, theirs, (x, None), edge_index)
+    edge_index, (x, _) = two_sided("bipartite_few_sources", device)
+    assert_same_call(ours, theirs, (x, None), edge_index, size=(3, 30))
+    assert_same_call(ours, theirs, (x, None), transposed(edge_index, 3, 30))
+    assert len(fused) == 3
+
+
+def test_gat_size(device, fused):
+    ours, theirs = pair("GATConv", device)
+    edge_index, x = two_sided("bipartite", device)
+    assert_same_call(ours, theirs, x, edge_index, size=(29, 13))
+    assert len(fused) == 1
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_int32(layer, device, fused):
+    ours, theirs = pair(layer, device)
+    edge_index, x = square("empty_rows", device)
+    expected = outputs_and_gradients(theirs, x, edge_index)
+    assert_same(outputs_and_gradients(ours, x, edge_index.int()), expected)
+    assert len(fused) == 1
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_sparse_tensor(name, device, fused):
+    ours, theirs = variant(name, device)
+    edge_index, x = square("hub", device)
+    value = torch.rand(edge_index.size(1), device=device)
+    calls = 0
+    for values in (None, value):
+        adj_t = transposed(edge_index, 40, 40, values)
+        if name in ("gat_edge_dim", "gatv2_edge_dim"):
+            assert_same_error(ours, theirs, x, adj_t)
+            continue
+        assert_same_call(ours, theirs, x, adj_t)
+        calls += 1
+    assert len(fused) == calls
+
+
+def test_sparse_tensor_of_two_node_sets(device, fused):
+    edge_index, x = two_sided("bipartite", device)
+    for ours, theirs in bipartite_layers(device):
+        adj_t = transposed(edge_index, 29, 13)
+        adj_t.storage.csr2csc()  # cached, and so reused
+        assert_same_call(ours, theirs, x, adj_t)
+    assert len(fused) == 6
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_edge_index_class(layer, device, fused):
+    ours, theirs = variant(LAYERS[layer], device)  # PyG's SuperGATConv cannot train on one
+    edge_index, x = square("empty_rows", device)
+    assert_same_call(ours, theirs, x, EdgeIndex(edge_index))
+    sized = EdgeIndex(edge_index, sparse_size=(9, 9))
+    assert_same_call(ours, theirs, x, sized)
+    assert_same_call(ours, theirs, x, sized.sort_by("col").values)
+    assert len(fused) == 3
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_target_to_source(layer, device, fused):
+    ours, theirs = pair(layer, device, flow="target_to_source")
+    edge_index, x = square("empty_rows", device)
+    assert_same_call(ours, theirs, x, edge_index)
+    assert len(fused) == 1
+
+
+def test_target_to_source_of_two_node_sets(device):
+    ours, theirs = pair("TransformerConv", device, flow="target_to_source")
+    edge_index, x = two_sided("bipartite", device)
+    assert_same_call(ours, theirs, x, edge_index.flip(0))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_graph_argument(layer, device, fused):
+    ours, theirs = pair(layer, device)
+    edge_index, x = square("hub", device)
+    loops = getattr(ours, "add_self_loops", False)
+    graph = pyg_dfgnn.build_graph(edge_index, 40, 40, self_loops=loops)
+    expected = outputs_and_gradients(theirs, x, edge_index)
+    assert_same(outputs_and_gradients(ours, x, graph), expected)
+    assert len(fused) == 1
+    other = pyg_dfgnn.build_graph(edge_index, 40, 40, self_loops=not loops)
+    with pytest.raises(ValueError, match="self_loops"):
+        ours(x, other)
+    with pytest.raises(ValueError, match="num_src=40"):
+        ours(x, pyg_dfgnn.build_graph(edge_index, 41, 40, self_loops=loops))
+    ours.register_message_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="hooks"):
+        ours(x, graph)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_torch_sparse(layer, layout, device, fused):
+    ours, theirs = variant(LAYERS[layer], device)  # PyG's SuperGATConv cannot train on one
+    edge_index, x = square("isolated", device)
+    adj_t = torch.zeros(5, 5, device=device)
+    adj_t[edge_index[1], edge_index[0]] = 1
+    adj_t = adj_t.to_sparse(layout=layout)
+    if layout == torch.sparse_coo:
+        adj_t = adj_t.coalesce()
+    assert_same_call(ours, theirs, x, adj_t)
+    assert len(fused) == 1
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_refused_torch_sparse(layer):
+    """CSC, an adjacency that is not coalesced, and one of another size, as far as PyG refuses."""
+    ours, theirs = variant(LAYERS[layer])
+    edge_index, x = square("isolated")
+    values = torch.ones(edge_index.size(1))
+    coo = torch.sparse_coo_tensor(edge_index.flip(0), values, (5, 5))
+    for adj_t in (coo.to_sparse_csc(), torch.sparse_coo_tensor(edge_index, values, (6, 6))):
+        assert_same_error(ours, theirs, x, adj_t)
+    try:
+        theirs(x, coo)
+    except RuntimeError:
+        assert_same_error(ours, theirs, x, coo)
+    else:
+        assert_same_call(ours, theirs, x, coo)

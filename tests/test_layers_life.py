@@ -1,0 +1,102 @@
+"""What happens to a layer besides calls: lazy weights, copies, resets, captures."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from layers import (
+    LAYERS,
+    assert_same_call,
+    pair,
+    square,
+    variant,
+)
+
+import pyg_dfgnn
+import pyg_dfgnn.nn
+
+
+@pytest.mark.parametrize("in_channels", [-1, (-1, -1)])
+@pytest.mark.parametrize("name", ["transformer_beta", "gat", "gat_residual"])
+def test_lazy_initialisation(name, in_channels):
+    ours, theirs = variant(name, in_channels=in_channels)
+    edge_index, x = square("hub")
+    for conv in (ours, theirs):
+        torch.manual_seed(5)
+        conv(x, edge_index)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert_same_call(ours, theirs, x, edge_index)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_copies(layer, fused):
+    ours, theirs = variant(LAYERS[layer])  # in training, PyG's SuperGATConv keeps what has no copy
+    edge_index, x = square("hub")
+    expected = ours(x, edge_index)
+    buffer = io.BytesIO()
+    torch.save(ours, buffer)
+    buffer.seek(0)
+    for twin in (
+        copy.deepcopy(ours),
+        pickle.loads(pickle.dumps(ours)),
+        torch.load(buffer, weights_only=False),
+    ):
+        assert torch.equal(twin(x, edge_index), expected)
+        assert twin.method == "auto"
+    theirs.__class__ = type(ours)  # as a swap in place does
+    assert torch.equal(theirs(x, edge_index), expected)
+    assert len(fused) == 5
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_reset_parameters(layer):
+    ours, theirs = pair(layer)
+    for conv in (ours, theirs):
+        torch.manual_seed(9)
+        conv.reset_parameters()
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_inference_then_training(layer):
+    """What was cached in inference mode serves training."""
+    ours, theirs = pair(layer)
+    edge_index, x = square("hub")
+    with torch.inference_mode():
+        ours(x, edge_index)
+    assert_same_call(ours, theirs, x, edge_index)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_capture_in_a_cuda_graph(layer, cuda):
+    """With a prebuilt Graph nothing in the layer waits for the device, forward and backward."""
+    ours, theirs = pair(layer, cuda)
+    edge_index, x = square("hub", cuda)
+    loops = getattr(ours, "add_self_loops", False)
+    graph = pyg_dfgnn.build_graph(edge_index, 40, 40, self_loops=loops)
+    x = x.requires_grad_()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            ours(x, graph).square().sum().backward()
+    torch.cuda.current_stream().wait_stream(stream)
+    x.grad = None
+    ours.zero_grad(set_to_none=True)
+    capture = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(capture):
+        out = ours(x, graph)
+        out.square().sum().backward()
+        rebuilt = ours(x, edge_index)  # the conversion is captured too
+    with torch.no_grad():
+        x.copy_(x.flip(0))
+    capture.replay()
+    expected = x.detach().clone().requires_grad_()
+    result = theirs(expected, edge_index)
+    result.square().sum().backward()
+    torch.testing.assert_close(out, result, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rebuilt, result, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(x.grad, expected.grad, rtol=1e-4, atol=1e-4)
