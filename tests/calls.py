@@ -10,16 +10,23 @@ from torch import Tensor
 
 SCORES = ("dot", "cosine", "additive", "additive_v2")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-FAMILIES = {"smmf_fwd": "smmf_bwd", "pmf_fwd": "pmf_bwd", "attention": "attention_bwd"}
+FAMILIES = {
+    "smmf_fwd": "smmf_bwd",
+    "pmf_fwd": "pmf_bwd",
+    "tile_fwd": "tile_bwd",
+    "attention": "attention_bwd",
+}
 # Every way to a kernel: the operator and what chooses the method.
 PATHS = {
     "smmf_fwd": ("smmf_fwd", {}),
     "pmf_fwd": ("pmf_fwd", {}),
+    "tile_fwd": ("tile_fwd", {}),
     "attention": ("attention", {}),
     "attention_smmf": ("attention", {"method": "smmf"}),
     "attention_pmf": ("attention", {"method": "pmf"}),
+    "attention_tile": ("attention", {"method": "tile"}),
 }
-METHODS = ("smmf_fwd", "pmf_fwd")
+METHODS = ("smmf_fwd", "pmf_fwd", "tile_fwd")
 # (heads, head_dim): every head size that some width divides or leaves a remainder of.
 HEAD_DIMS = (1, 3, 8, 16, 17, 32, 64, 100, 128, 130, 256, 513)
 SHAPES = tuple(zip((1, 3, 8, 2) * 3, HEAD_DIMS, strict=True))

@@ -77,7 +77,48 @@ def spare_capacity() -> Csr:
 # Degrees around the widths of warps, blocks and their multiples.
 TILE_DEGREES = [*range(1, 71), *range(127, 131), *range(255, 258), 1000, 1025]
 
+
+def batch(
+    sizes: list[int], density: float, self_loops: bool = False, band: int | None = None
+) -> Csr:
+    """Random graphs of these sizes side by side; ``band`` keeps edges among nodes that near.
+
+    Self-loops, one a node, come last in each row, where build_graph puts them.
+    """
+    generator = torch.Generator().manual_seed(sum(sizes))
+    rows, begin = [], 0
+    for size in sizes:
+        adjacent = torch.rand(size, size, generator=generator) < density
+        if band is not None:
+            adjacent &= (torch.arange(size)[:, None] - torch.arange(size)).abs() <= band
+        for i in range(size):
+            sources = [begin + j for j in adjacent[i].nonzero().flatten().tolist()]
+            if self_loops:
+                sources = [j for j in sources if j != begin + i] + [begin + i]
+            rows.append(sources)
+        begin += size
+    return from_rows(rows, begin)
+
+
+# Sizes around the windows, bands and chunks of the tile kernels.
+BATCH_SIZES = [1, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65, 2, 1, 1, 119, 128, 129, 3]
+
+
+def duplicate_edges(graph: Csr) -> Csr:
+    """The same graph, every seventh row of it with an edge twice."""
+    rows = graph.col.tensor_split(graph.rowptr[1:-1])
+    return from_rows(
+        [row.tolist() * (2 if i % 7 == 0 else 1) for i, row in enumerate(rows)], graph.num_src
+    )
+
+
 GRAPHS: dict[str, Callable[[], Csr]] = {
+    "batch": lambda: batch(BATCH_SIZES, 0.3),
+    "batch_dense": lambda: batch([40, 70, 100], 1.0),
+    "batch_duplicates": lambda: duplicate_edges(batch([30, 80, 60], 0.2)),
+    "batch_one_wide": lambda: batch([20, 850, 40], 0.5, band=6),
+    "batch_self_loops": lambda: batch([50, 90, 20], 0.3, self_loops=True),
+    "batch_sparse": lambda: batch([300, 1, 250], 0.5, band=5),
     "bipartite": lambda: from_degrees([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9], 29),
     "bipartite_few_sources": lambda: from_degrees([2, 7, 1, 8, 2, 8] * 5, 3),
     "chain": lambda: from_rows([[], *([i] for i in range(40))], 41),
