@@ -51,7 +51,7 @@ class Net(nn.Module):
         classes: Classes of a node.
         hidden: Width of the blocks, a multiple of ``heads`` (AGNN has one head).
         backend: "dfgnn" for the fused layers, "pyg" for PyG's.
-        method: How the fused layers compute ("auto", "smmf" or "pmf").
+        method: How the fused layers compute ("auto", "smmf", "pmf" or "tile").
     """
 
     def __init__(

@@ -31,7 +31,12 @@ def parse_args():
     add("--batch-size", default=32, type=int, help="graphs of a training step")
     add("--walks", default=8, type=int, help="steps of the random-walk encoding, 0 for none")
     add("--backend", default="dfgnn", choices=["dfgnn", "pyg"], help="layers to train with")
-    add("--method", default="auto", choices=["auto", "smmf", "pmf"], help="of the fused layers")
+    add(
+        "--method",
+        default="auto",
+        choices=["auto", "smmf", "pmf", "tile"],
+        help="of the fused layers",
+    )
     add("--compile", action="store_true", help="train under torch.compile")
     add("--seed", default=0, type=int, help="of the graphs and of the weights")
     add("--out", default="runs", help="folder for the plot and the result")

@@ -41,7 +41,7 @@ def fuse(model: torch.nn.Module, method: str = "auto") -> Swaps:
 
     Args:
         model: A module, or a layer itself.
-        method: The method of the fused operators, ``"auto"``, ``"smmf"`` or ``"pmf"``.
+        method: The method of the fused operators, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
 
     Returns:
         What was swapped, and what was left and why: layers that would not run fused, and those of

@@ -34,6 +34,10 @@ class Graph(NamedTuple):
         max_degree: The largest number of edges that a destination has; −1 where it is unknown.
         self_loops: Whether each node got one self-loop in the place of those that ``edge_index``
             had.
+        tiles: What ``dfgnn::find_tiles`` finds, int32 ``[ceil(num_dst / 64) + 1]``: where runs of
+            nodes begin whose edges stay inside, which method "tile" computes as dense blocks. None
+            where nobody looked.
+        tile_blocks: The work of method "tile", in blocks; −1 where it is unknown.
     """
 
     rowptr: Tensor
@@ -46,6 +50,8 @@ class Graph(NamedTuple):
     num_src: int
     max_degree: int = -1
     self_loops: bool = False
+    tiles: Optional[Tensor] = None
+    tile_blocks: int = -1
 
     def to(self, device: Union[torch.device, str, int], non_blocking: bool = False) -> "Graph":
         """This graph with its tensors on ``device``."""
@@ -65,9 +71,10 @@ def build_graph(
     """The structure of a graph. Scriptable.
 
     Eager code converts the same ``edge_index`` object once, however often it comes. A conversion
-    waits for the device once, to check the range of the nodes and to read the largest degree. Code
-    that is compiled, traced or captured in a CUDA graph does not wait: ``max_degree`` is −1 there,
-    and the check is an assertion on the device (RuntimeError).
+    waits for the device once, to check the range of the nodes and to read the largest degree and
+    the number of blocks. Code that is compiled, traced or captured in a CUDA graph does not wait:
+    ``max_degree`` and ``tile_blocks`` are −1 there, and the check is an assertion on the device
+    (RuntimeError). Tiles are looked for on CUDA, where ``num_src == num_dst``.
 
     Args:
         edge_index: ``[2, E]``, the source and the destination of each edge, int32 or int64; or the
@@ -161,7 +168,7 @@ def describe(edge_index: Union[Tensor, SparseTensor]) -> str:
 def _convert(
     edge_index: Union[Tensor, SparseTensor], num_src: int, num_dst: int, self_loops: bool, flow: str
 ) -> tuple[Graph, Tensor]:
-    """The graph without its largest degree, and [that degree, the number of bad edges]."""
+    """The graph without what only the device knows: [its largest degree, bad edges, blocks]."""
     if not self_loops:
         if isinstance(edge_index, SparseTensor):
             return _convert_sparse_tensor(edge_index, num_src, num_dst)
@@ -173,7 +180,20 @@ def _convert(
         src, dst, num_src, num_dst, self_loops=self_loops
     )
     colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, num_src)
-    return Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, self_loops), stats
+    graph = Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, self_loops)
+    return _with_tiles(graph, stats)
+
+
+def _with_tiles(g: Graph, stats: Tensor) -> tuple[Graph, Tensor]:
+    """The graph with its tiles where they are of use, and ``stats`` with their blocks behind."""
+    if not g.rowptr.is_cuda or g.num_src != g.num_dst:
+        return g, torch.cat([stats, stats.new_full([1], -1)])
+    tiles, blocks = torch.ops.dfgnn.find_tiles(g.rowptr, g.col)
+    graph = Graph(
+        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, g.num_dst, g.num_src, g.max_degree,
+        g.self_loops, tiles,
+    )  # fmt: skip
+    return graph, torch.cat([stats, blocks])
 
 
 def endpoints(edge_index: Union[Tensor, SparseTensor], flow: str) -> tuple[Tensor, Tensor]:
@@ -222,7 +242,7 @@ def _convert_csr(
     if eid is None:
         eid = torch.arange(col.numel(), dtype=dtype, device=col.device)
     eid = eid.to(dtype)
-    return Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, False), stats
+    return _with_tiles(Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src), stats)
 
 
 def _build_checked(
@@ -232,10 +252,10 @@ def _build_checked(
     self_loops: bool,
     flow: str,
 ) -> Graph:
-    """The graph with its largest degree, after the device has said that all nodes are in range."""
+    """The graph with its numbers, after the device has said that all nodes are in range."""
     g, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
     on_host = stats.cpu()
-    max_degree, num_bad = int(on_host[0]), int(on_host[1])
+    max_degree, num_bad, tile_blocks = int(on_host[0]), int(on_host[1]), int(on_host[2])
     if num_bad > 0:
         src, dst = endpoints(edge_index, flow)
         raise IndexError(
@@ -244,8 +264,9 @@ def _build_checked(
             f"[{int(dst.min())}, {int(dst.max())}], expected [0, {num_dst})"
         )
     return Graph(
-        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, num_dst, num_src, max_degree, self_loops
-    )
+        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, num_dst, num_src, max_degree, self_loops,
+        g.tiles, tile_blocks,
+    )  # fmt: skip
 
 
 def _build_eager(
@@ -258,7 +279,8 @@ def _build_eager(
     """As :func:`_build_checked`, by an EdgeIndex's own caches where it has or can fill them."""
     if not self_loops and _compresses_itself(edge_index, num_src, num_dst, flow):
         graph, stats = _convert_edge_index(edge_index, flow)
-        return graph._replace(max_degree=int(stats[0]))
+        max_degree, _, tile_blocks = stats.tolist()
+        return graph._replace(max_degree=max_degree, tile_blocks=tile_blocks)
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)
 
 

@@ -15,7 +15,8 @@ Arguments that all have:
     bias: ``[E, heads]``, added to the scores.
     dropout_p: The probability that an edge's α is zeroed; the others are scaled by ``1 / (1 −
         dropout_p)``.
-    method: ``"smmf"``, ``"pmf"``, or ``"auto"``, which looks for super nodes in the graph.
+    method: ``"smmf"``, ``"pmf"``, ``"tile"``, or ``"auto"``, which looks for super nodes and for
+        runs of nodes with dense edges in the graph.
 
 Features are float32, float16, bfloat16 or float64, and logits and sums are float32 (float64 for
 float64).
@@ -66,6 +67,8 @@ def dot_attention(
         perm=graph.perm,
         method=method,
         max_degree=graph.max_degree,
+        tiles=graph.tiles,
+        tile_blocks=graph.tile_blocks,
     )
     return out
 
@@ -104,6 +107,8 @@ def cosine_attention(
         perm=graph.perm,
         method=method,
         max_degree=graph.max_degree,
+        tiles=graph.tiles,
+        tile_blocks=graph.tile_blocks,
     )
     return out
 
@@ -148,6 +153,8 @@ def additive_attention(
         perm=graph.perm,
         method=method,
         max_degree=graph.max_degree,
+        tiles=graph.tiles,
+        tile_blocks=graph.tile_blocks,
     )
     return out
 
@@ -189,6 +196,8 @@ def additive_v2_attention(
         perm=graph.perm,
         method=method,
         max_degree=graph.max_degree,
+        tiles=graph.tiles,
+        tile_blocks=graph.tile_blocks,
     )
     return out
 

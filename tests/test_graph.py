@@ -75,7 +75,7 @@ def test_edges(name, self_loops, dtype, device):
     assert edges_of(graph) == expected
     check_by_source(graph)
     degrees = [0, *graph.rowptr.diff().tolist()]
-    assert graph[6:] == (csr.num_dst, csr.num_src, max(degrees), self_loops)
+    assert graph[6:10] == (csr.num_dst, csr.num_src, max(degrees), self_loops)
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)
@@ -93,7 +93,7 @@ def test_sparse_tensor(name, self_loops, cached, device):
     assert edges_of(graph) == expected_edges(edge_index, csr.num_src, csr.num_dst, self_loops)
     check_by_source(graph)
     degrees = [0, *graph.rowptr.diff().tolist()]
-    assert graph[6:] == (csr.num_dst, csr.num_src, max(degrees), self_loops)
+    assert graph[6:10] == (csr.num_dst, csr.num_src, max(degrees), self_loops)
 
 
 def test_target_to_source():
@@ -110,10 +110,48 @@ def test_edge_index_class(conversions):
     for _ in range(2):
         graph = build_graph(edge_index, 29, 13)
         assert edges_of(graph) == edges_of(build_graph(plain, 29, 13))
-        assert all(type(field) in (torch.Tensor, int, bool) for field in graph)
+        assert all(type(field) in (torch.Tensor, int, bool) for field in graph if field is not None)
     assert len(conversions) == 2
     with pytest.raises(ValueError, match="edge_index"):
         build_graph(EdgeIndex(plain, sparse_size=(30, 13)), 29, 13)
+
+
+# Tiles
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("name", ["batch", "batch_one_wide", "hub", "no_edges", "no_nodes"])
+def test_tiles(name, self_loops, cuda):
+    csr = graphs.make(name, cuda)
+    edge_index = edge_index_of(csr)
+    by_source = edge_index[:, edge_index[0].argsort(stable=True)]
+    known_order = EdgeIndex(by_source, sparse_size=(csr.num_src, csr.num_dst), sort_order="row")
+    for edges in (edge_index, known_order, transposed(edge_index, csr.num_src, csr.num_dst)):
+        graph = build_graph(edges, csr.num_src, csr.num_dst, self_loops)
+        tiles, blocks = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+        assert torch.equal(graph.tiles, tiles)
+        assert graph.tile_blocks == int(blocks)
+        moved = graph.to("cpu")
+        assert torch.equal(moved.tiles, tiles.cpu())
+        assert moved.tile_blocks == graph.tile_blocks
+
+
+def test_no_tiles(device):
+    """On the CPU, which has no use for them, and where sources are other nodes."""
+    name = "hub" if device == "cpu" else "bipartite"
+    csr = graphs.make(name, device)
+    graph = build_graph(edge_index_of(csr), csr.num_src, csr.num_dst)
+    assert graph.tiles is None
+    assert graph.tile_blocks == -1
+
+
+def test_tiles_without_looking(cuda):
+    csr = graphs.make("batch", cuda)
+    edge_index = edge_index_of(csr)
+    compiled = torch.compile(lambda e: build_graph(e, csr.num_src, csr.num_dst), fullgraph=True)
+    found, expected = compiled(edge_index), build_graph(edge_index, csr.num_src, csr.num_dst)
+    assert torch.equal(found.tiles, expected.tiles)
+    assert found.tile_blocks == -1
 
 
 # Errors
@@ -162,11 +200,11 @@ def test_wrong_kinds():
 def test_is_a_pytree_that_moves_and_pickles(device):
     graph = build_graph(edge_index_of(graphs.make("hub", device)), 40, 40)
     leaves, spec = torch.utils._pytree.tree_flatten(graph)
-    assert len(leaves) == 10
+    assert len(leaves) == 12
     assert isinstance(torch.utils._pytree.tree_unflatten(leaves, spec), Graph)
     moved = graph.to("cpu")
     assert moved.rowptr.device.type == "cpu"
-    assert moved[6:] == graph[6:]
+    assert moved[6:10] == graph[6:10]
     for twin in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
         assert edges_of(twin) == edges_of(graph)
     with pytest.raises(AttributeError):

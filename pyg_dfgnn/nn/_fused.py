@@ -62,7 +62,7 @@ class FusedConv(MessagePassing):
     """The part of a layer that says whether a call runs fused; it goes before PyG's layer.
 
     Args:
-        method: ``"auto"``, ``"smmf"`` or ``"pmf"``, as in :mod:`pyg_dfgnn.ops`.
+        method: ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``, as in :mod:`pyg_dfgnn.ops`.
         args: The arguments of PyG's layer, like ``kwargs``.
     """
 

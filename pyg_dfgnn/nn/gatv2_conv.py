@@ -26,7 +26,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
     """``torch_geometric.nn.GATv2Conv`` with fused attention, and the same results.
 
     Args:
-        method: The method of the fused operator, ``"auto"``, ``"smmf"`` or ``"pmf"``.
+        method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
 
     All other arguments are those of ``torch_geometric.nn.GATv2Conv``.
     """

@@ -23,7 +23,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
     know, there is none (nor a ``get_attention_loss``).
 
     Args:
-        method: The method of the fused operator, ``"auto"``, ``"smmf"`` or ``"pmf"``.
+        method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
 
     All other arguments are those of ``torch_geometric.nn.SuperGATConv``.
     """

@@ -160,6 +160,51 @@ def test_parts_of_a_csc(given, op, score, device):
         operator(op, score)(**arguments(score, graph), **parts)
 
 
+TILE_MISTAKES = [
+    lambda t: t[:1],
+    one_more_row,
+    lambda t: t.float(),
+    lambda t: t.unsqueeze(0),
+]
+TAKE_TILES = ["tile_fwd", "tile_bwd", "attention", "attention_bwd"]
+
+
+@pytest.mark.parametrize("mistake", TILE_MISTAKES)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", TAKE_TILES)
+def test_tiles(op, score, mistake, device):
+    graph = graphs.make("batch", device)
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    given = arguments(score, graph)
+    if op.endswith("bwd"):
+        given = backward_arguments(score, graph, make_operands(score, graph, HEADS, HEAD_DIM))
+    with raises("tiles"):
+        operator(op, score)(**given, tiles=mistake(tiles))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_tiles_on_another_device(score, cuda):
+    graph = graphs.make("batch", cuda)
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    with raises("tiles"):
+        operator("tile_fwd", score)(**arguments(score, graph), tiles=tiles.cpu())
+
+
+@pytest.mark.parametrize("rubbish", [-1, 1 << 30, 17])
+@pytest.mark.parametrize("score", SCORES)
+def test_tiles_that_are_none(rubbish, score, device):
+    """What follows is not said, but safe."""
+    graph = graphs.make("batch", device)
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    tiles[1::2] = rubbish
+    leaves = make_operands(score, graph, HEADS, HEAD_DIM)
+    leaves = {name: t.requires_grad_() for name, t in leaves.items()}
+    out, _ = run("tile_fwd", score, graph, leaves, tiles=tiles)
+    out.sum().backward()
+    for name, t in leaves.items():
+        assert t.grad.shape == t.shape, name
+
+
 BACKWARD_MISTAKES = [
     ("grad_out", one_more_row),
     ("grad_out", lambda t: t.double()),

@@ -55,6 +55,7 @@ def test_opcheck_graph_operators(self_loops, device):
     torch.library.opcheck(csr, (src, dst, 6, 6), {"self_loops": self_loops})
     rowptr, col, _, _ = csr(src, dst, 6, 6, self_loops=self_loops)
     torch.library.opcheck(torch.ops.dfgnn.csr_to_csc.default, (rowptr, col, 6))
+    torch.library.opcheck(torch.ops.dfgnn.find_tiles.default, (rowptr, col))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

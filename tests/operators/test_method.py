@@ -1,4 +1,4 @@
-"""Which method ``attention`` takes: the super-node check, as its log tells."""
+"""Which method ``attention`` takes, by super nodes and tiles, as its log tells."""
 
 import os
 import subprocess
@@ -8,21 +8,35 @@ import pytest
 
 PROGRAM = """
 import torch, pyg_dfgnn
-max_degree, dtype, score, method = {arguments}
+max_degree, dtype, score, method, num_src, head_dim, route = {arguments}
 rowptr, col = torch.tensor([0, 3]), torch.tensor([0, 0, 0])
-x = torch.randn(1, 1, 4, dtype=getattr(torch, dtype))
-a = torch.randn(1, 1, dtype=x.dtype)
+x = torch.randn(1, 1, head_dim, dtype=getattr(torch, dtype)).expand(num_src, -1, -1)
+a = torch.randn(1, 1, dtype=x.dtype).expand(num_src, -1)
 operands = {{
-    "dot": {{"q": x, "k": x, "v": x}},
-    "additive": {{"a_dst": a, "a_src": a, "v": x}},
-    "additive_v2": {{"x_dst": x, "x_src": x, "att": x[0]}},
+    "dot": {{"q": x[:1], "k": x, "v": x}},
+    "cosine": {{"x_dst": x[:1], "x_src": x, "beta": a[0]}},
+    "additive": {{"a_dst": a[:1], "a_src": a, "v": x}},
+    "additive_v2": {{"x_dst": x[:1], "x_src": x, "att": x[0]}},
 }}
-torch.ops.dfgnn.attention(rowptr, col, **operands[score], max_degree=max_degree, method=method)
+if "tiles" in route:
+    route["tiles"] = torch.tensor(route["tiles"], dtype=torch.int32)
+route |= {{"max_degree": max_degree, "method": method}}
+torch.ops.dfgnn.attention(rowptr, col, **operands[score], **route)
 """
 
 
-def log(*arguments: object, enabled: str = "1") -> str:
+def log(
+    max_degree: int,
+    dtype: str,
+    score: str,
+    method: str,
+    num_src: int = 1,
+    head_dim: int = 4,
+    enabled: str = "1",
+    **route: object,
+) -> str:
     """What a call in a process of its own prints."""
+    arguments = (max_degree, dtype, score, method, num_src, head_dim, route)
     program = PROGRAM.format(arguments=arguments)
     environment = {**os.environ, "DFGNN_LOG": enabled}
     found = subprocess.run(
@@ -53,3 +67,32 @@ def test_unknown_degree():
 def test_silence():
     assert log(12288, "float32", "dot", "smmf") == ""  # nothing was chosen
     assert log(12288, "float32", "dot", "auto", enabled="0") == ""
+
+
+TILES = {"tiles": [0, 1], "tile_blocks": 0}
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine", "additive"])
+def test_tiles(score):
+    assert log(3, "float32", score, "auto", **TILES).startswith("dfgnn: method=tile: 0 blocks ")
+
+
+@pytest.mark.parametrize(
+    ("score", "dtype", "other"),
+    [
+        ("dot", "float32", {"tile_blocks": 1 << 20}),  # more work than the edges are
+        ("dot", "float32", {"tile_blocks": -1}),
+        ("dot", "float32", {"head_dim": 5}),  # no multiple of 16 bytes
+        ("dot", "float32", {"head_dim": 132}),
+        ("dot", "bfloat16", {"head_dim": 4}),
+        ("dot", "float64", {}),
+        ("dot", "float32", {"num_src": 2}),
+        ("additive_v2", "float32", {}),
+    ],
+)
+def test_tiles_that_are_not_taken(score, dtype, other):
+    assert log(3, dtype, score, "auto", **TILES | other).startswith("dfgnn: method=smmf: ")
+
+
+def test_tiles_that_are_not_given():
+    assert log(3, "float32", "dot", "auto", tile_blocks=0).startswith("dfgnn: method=smmf: ")

@@ -1,0 +1,171 @@
+"""find_tiles against a plain search, row by row."""
+
+from itertools import accumulate, pairwise
+from math import ceil
+
+import graphs
+import hypothesis
+import pytest
+import torch
+from graphs import Csr
+from hypothesis import strategies as st
+
+find_tiles = torch.ops.dfgnn.find_tiles
+
+# cuda/tile_geometry.h
+STRIDE, WARP_ROWS, WINDOW, CHUNK, MAX_CHUNKS, WIDE = 64, 16, 64, 32, 24, 8
+
+SQUARE = [name for name in graphs.GRAPHS if (g := graphs.make(name)).num_src == g.num_dst]
+
+
+def rows_of(graph: Csr) -> list[list[int]]:
+    return [graph.col[a:b].tolist() for a, b in pairwise(graph.rowptr.tolist())]
+
+
+def boundaries(rows: list[list[int]]) -> list[int]:
+    """The nodes before which no edge passes, and the end."""
+    begins, ends = [0] * (len(rows) + 2), [0] * (len(rows) + 2)
+    for i, row in enumerate(rows):
+        for j in row:
+            if 0 <= j < len(rows):
+                begins[min(i, j) + 1] += 1
+                ends[max(i, j) + 1] += 1
+    passing = accumulate(b - e for b, e in zip(begins, ends, strict=True))
+    return [b for b, edges in enumerate(passing) if edges == 0 and b <= len(rows)]
+
+
+def expected_tiles(rows: list[list[int]]) -> list[int]:
+    bounds = boundaries(rows)
+    starts = [*range(0, len(rows), STRIDE), len(rows)]
+    return [min(b for b in bounds if b >= start) for start in starts]
+
+
+def expected_blocks(rows: list[list[int]], tiles: list[int]) -> int:
+    """Chunks that the rows of a warp have edges in, and edges of rows that no mask can hold."""
+    total = 0
+    for t, (begin, end) in enumerate(pairwise(tiles)):
+        if begin == end:
+            continue
+        size = WINDOW
+        if (t + WIDE) * STRIDE > end:
+            windows = ceil((end - begin) / WINDOW)
+            size = ceil((end - begin) / windows / WARP_ROWS) * WARP_ROWS
+        for window in range(begin, end, size):
+            window_end = min(window + size, end)
+            for band in range(window, window_end, WARP_ROWS):
+                total += band_cost(rows[band : min(band + WARP_ROWS, window_end)], begin, end)
+    return total
+
+
+def band_cost(rows: list[list[int]], begin: int, end: int) -> int:
+    chunks, single_edges = set(), 0
+    for row in rows:
+        is_regular = (
+            end - begin <= MAX_CHUNKS * CHUNK
+            and all(begin <= j < end for j in row)
+            and len(set(row)) == len(row)
+            and sorted(row[:-1]) == row[:-1]  # self-loops come last
+        )
+        if is_regular:
+            chunks |= {(j - begin) // CHUNK for j in row}
+        else:
+            single_edges += len(row)
+    return len(chunks) + single_edges
+
+
+def check(graph: Csr) -> None:
+    tiles, blocks = find_tiles(graph.rowptr, graph.col)
+    rows = rows_of(graph)
+    assert (tiles.dtype, blocks.dtype, blocks.shape) == (torch.int32, torch.int64, (1,))
+    assert tiles.tolist() == expected_tiles(rows)
+    assert int(blocks) == expected_blocks(rows, tiles.tolist())
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", SQUARE)
+def test_graphs(name, index, device):
+    check(graphs.make(name, device, index))
+
+
+@st.composite
+def batches(draw) -> Csr:
+    """Graphs side by side, in all that makes a row regular or not."""
+    sizes = draw(st.lists(st.integers(0, 90) | st.sampled_from([130, 520, 800]), max_size=8))
+    if sum(sizes) > 1500:
+        sizes = sizes[:2]
+    graph = graphs.batch(
+        sizes,
+        draw(st.sampled_from([0.0, 0.02, 0.3, 1.0])),
+        self_loops=draw(st.booleans()),
+        band=draw(st.none() | st.just(7)) if max(sizes, default=0) <= 130 else 7,
+    )
+    rng = draw(st.randoms(use_true_random=False))
+    rows = rows_of(graph)
+    for row in rng.sample(rows, min(len(rows), draw(st.integers(0, 3)))):
+        change = rng.choice(["shuffle", "twice", "outside", "far"])
+        if change == "shuffle":
+            rng.shuffle(row)
+        elif change == "twice":
+            row += row[:2]
+        else:
+            row.append(rng.choice([-1, len(rows)]) if change == "outside" else len(rows) // 2)
+    return graphs.from_rows(rows, len(rows))
+
+
+@hypothesis.given(graph=batches(), index=st.sampled_from([torch.int32, torch.int64]))
+def test_drawn(graph, index, device):
+    check(graph.to(device, index))
+
+
+def test_graphs_of_a_batch_are_apart():
+    """However many nodes they have, no tile is wider than a graph and a stride."""
+    graph = graphs.batch(graphs.BATCH_SIZES, 0.3)
+    tiles, _ = find_tiles(graph.rowptr, graph.col)
+    assert tiles.diff().max() < max(graphs.BATCH_SIZES) + STRIDE
+
+
+def test_rowptr_that_is_none(device):
+    """Pointers and columns out of range are no edges."""
+    rowptr = torch.tensor([-5, 3, 2, 1 << 40, 9], device=device)
+    col = torch.tensor([0, 1 << 40, -1, 3, 2], device=device)
+    tiles, _ = find_tiles(rowptr, col)
+    assert tiles.tolist() == [0, 4]
+
+
+def test_script(device):
+    graph = graphs.make("batch", device)
+
+    @torch.jit.script
+    def tiles_and_blocks(rowptr: torch.Tensor, col: torch.Tensor):
+        return torch.ops.dfgnn.find_tiles(rowptr, col)
+
+    expected = find_tiles(graph.rowptr, graph.col)
+    torch.testing.assert_close(tiles_and_blocks(graph.rowptr, graph.col), expected)
+
+
+def test_compile(device):
+    """Also for other numbers of nodes."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *args: find_tiles(*args), fullgraph=True, dynamic=True)
+    for name in ("batch", "hub", "batch_dense"):
+        graph = graphs.make(name, device)
+        expected = find_tiles(graph.rowptr, graph.col)
+        torch.testing.assert_close(compiled(graph.rowptr, graph.col), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("rowptr", lambda t: t.float()),
+        ("rowptr", lambda t: t.unsqueeze(0)),
+        ("rowptr", lambda t: t[:0]),
+        ("col", lambda t: t.long()),
+        ("col", lambda t: t.float()),
+        ("col", lambda t: t.unsqueeze(0)),
+    ],
+)
+def test_bad_input(name, change, device):
+    graph = graphs.make("batch", device)
+    given = {"rowptr": graph.rowptr, "col": graph.col}
+    with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
+        find_tiles(**given | {name: change(given[name])})
