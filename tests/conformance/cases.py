@@ -174,8 +174,10 @@ def arguments_of(draw: st.DrawFn, layer: str, x: str, training: bool) -> dict[st
         maybe("heads", st.integers(1, 4))
         maybe("concat", st.booleans())
         maybe("bias", st.booleans())
-        # A mask drawn at random is not PyG's; no edge or every edge is.
-        maybe("dropout", st.sampled_from((0.0, 1.0) if training else (0.6,)))
+        # A mask drawn at random is not PyG's; one of no edge or of every edge is. In SuperGATConv
+        # it still takes random numbers, which changes the samples drawn after it.
+        in_training = (0.0,) if layer == "SuperGATConv" else (0.0, 1.0)
+        maybe("dropout", st.sampled_from(in_training if training else (0.6,)))
     if layer == "TransformerConv":
         maybe("beta", st.booleans())
         maybe("root_weight", st.booleans())
