@@ -146,10 +146,11 @@ def test_dtypes(layer, dtype, device, fused):
 
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
-def test_autocast(layer, device, fused):
-    ours, theirs = pair(layer, device, edge_dim=3)
+@pytest.mark.parametrize("sizes", [{"edge_dim": 3}, {"edge_dim": 1, "heads": 1}], ids=str)
+def test_autocast(layer, sizes, device, fused):
+    ours, theirs = pair(layer, device, **sizes)
     edge_index, x = square("hub", device)
-    edge_attr = edge_features(edge_index)
+    edge_attr = edge_features(edge_index, sizes["edge_dim"])
     with torch.autocast(device, dtype=torch.bfloat16):
         expected = theirs(x, edge_index, edge_attr)
         actual = ours(x, edge_index, edge_attr)

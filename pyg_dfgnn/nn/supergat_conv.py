@@ -13,7 +13,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 from ..graph import Graph, build_graph
 from ..ops import additive_logits, logits_attention, sddmm
 from ._edges import destinations, order_of_edges
-from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path
+from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path, wide
 
 
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
@@ -78,9 +78,9 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
 
         Args:
             x: ``[N, in_channels]``.
-            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
-                :class:`pyg_dfgnn.Graph`, built with ``self_loops=True`` where the layer adds
-                self-loops.
+            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor`` or a
+                torch.sparse tensor; or a :class:`pyg_dfgnn.Graph`, built with ``self_loops=True``
+                where the layer adds self-loops.
             neg_edge_index: ``[2, num_pairs]``, pairs that are no edges; drawn where it is None.
             batch: ``[N]``, the example of each node: pairs are drawn within one.
 
@@ -129,7 +129,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             raise ValueError(no_fused_path())
         edge_index = self.with_self_loops(edge_index, num_nodes)
         # propagate_type: (x: Tensor)
-        return self.propagate(edge_index, x=x)
+        return self.propagate(wide(edge_index), x=x)
 
     def with_self_loops(
         self, edge_index: Union[Tensor, SparseTensor], num_nodes: int
