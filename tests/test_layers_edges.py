@@ -194,6 +194,20 @@ def test_projections_that_are_looked_at(layer, fused):
     assert not fused
 
 
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+def test_lazy_initialisation(layer, fused):
+    """The first call, which makes the weights, is PyG's."""
+    ours, theirs = pair(layer, edge_dim=-1)
+    edge_index, x = square("hub")
+    edge_attr = edge_features(edge_index)
+    for conv in (ours, theirs):
+        torch.manual_seed(5)
+        conv(x, edge_index, edge_attr)
+    assert not fused
+    assert_same_call(ours, theirs, x, edge_index, edge_attr)
+    assert len(fused) == 1
+
+
 @pytest.mark.parametrize("layer", LOOPED)
 def test_ignored_or_missing_features(layer, device, fused):
     ours, theirs = pair(layer, device)
