@@ -47,7 +47,7 @@ class Case:
         gradients: What they are asked for: ``"all"``, ``"weights"``, ``"inputs"`` or ``"nothing"``.
         zeros: Some features are exactly 0.
         transposed: Features lie in memory by column.
-        swapped: Our layer is made by ``fuse`` of PyG's.
+        swapped: Our layer is made by ``fuse`` of PyG's, if it does.
         seed: Of weights and inputs.
     """
 

@@ -96,11 +96,12 @@ def make(library: Any, case: Case) -> Any:
     arguments = dict(case.arguments)
     if arguments.get("fill_value") == "tensor":
         arguments["fill_value"] = torch.linspace(-1, 1, arguments.get("edge_dim", 1))
-    seed(case.seed)
     if library is pyg_dfgnn.nn and case.swapped:
+        seed(case.seed)
         layer = getattr(torch_geometric.nn, case.layer)(**arguments)
-        pyg_dfgnn.fuse(layer)
-        return layer
+        if pyg_dfgnn.fuse(layer).swapped:
+            return layer
+    seed(case.seed)
     return getattr(library, case.layer)(**arguments)
 
 
