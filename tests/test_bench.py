@@ -11,7 +11,7 @@ from pyg_dfgnn.bench import memory
 @pytest.mark.parametrize("edge_dim", [None, 4])
 def test_memory(layer, edge_dim, device, monkeypatch, capsys):
     """PyG's steps keep tensors [E, heads, channels]; ours keep none."""
-    edges, heads, channels = 20000, 4, 32
+    edges, heads, channels = 100000, 4, 32
     options = {"nodes": 100, "edges": edges, "features": 16, "heads": heads, "channels": channels}
     if edge_dim:
         options["edge-dim"] = edge_dim

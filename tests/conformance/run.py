@@ -174,6 +174,8 @@ def flatten(result: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     def add(name: str, value: Any) -> None:
         facts[name] = type(value)
+        if isinstance(value, Tensor):
+            facts[f"{name}.requires_grad"] = value.requires_grad
         if isinstance(value, tuple):
             for i, part in enumerate(value):
                 add(f"{name}[{i}]", part)
