@@ -7,8 +7,13 @@ import pytest
 from pyg_dfgnn.bench import memory
 
 
-@pytest.mark.parametrize("layer", ["GATConv", "TransformerConv"])
-@pytest.mark.parametrize("edge_dim", [None, 4])
+@pytest.mark.parametrize(
+    ("layer", "edge_dim"),
+    [
+        *((layer, None) for layer in memory.LAYERS),
+        *((layer, 4) for layer in ("GATConv", "TransformerConv", "GATv2Conv")),
+    ],
+)
 def test_memory(layer, edge_dim, device, monkeypatch, capsys):
     """PyG's steps keep tensors [E, heads, channels]; ours keep none."""
     edges, heads, channels = 100000, 4, 32
