@@ -40,7 +40,8 @@ __device__ __forceinline__ void for_windows(const Attention& a, const Visit& vis
     begin = boundary(owner);
   }
   const int size = window_rows(end - begin), last = (end - begin - 1) / size;
-  const int step = owner == t && last > 0 && (t + last + 1) * kStride > end ? last * size : end;
+  const bool last_is_mine = owner == t && last > 0 && (t + last + 1) * kStride > end && end < nodes;
+  const int step = last_is_mine ? last * size : end;
 #pragma unroll 1
   for (int first = begin + (t - owner) * size; first < end; first += step) {
     __syncthreads();  // shared memory is the previous window's
