@@ -42,10 +42,6 @@ def torch_version() -> str:
 class BuildLibrary(build_ext):
     """Runs CMake in build/torch<version>, which later builds of the same kind reuse."""
 
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.force = True  # copy over a newer file, too: it may be for another torch
-
     def get_ext_filename(self, fullname: str) -> str:
         # Without the suffix of one Python: the library holds no Python symbols.
         return os.path.join(*fullname.split(".")) + ".so"
@@ -64,6 +60,7 @@ class BuildLibrary(build_ext):
         subprocess.check_call(configure)
         subprocess.check_call(["cmake", "--build", build, *(["--parallel", jobs] if jobs else [])])
         package = Path(self.get_ext_fullpath(ext.name)).parent.parent
+        # Copies what is of another time, older or newer: it may be for another torch.
         subprocess.check_call(["cmake", "--install", build, "--prefix", package])
 
     def copy_extensions_to_source(self) -> None:

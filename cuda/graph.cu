@@ -32,42 +32,43 @@ __device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
   return low;
 }
 
-// Sorts `count` pairs of key and position, keys in [0, max_key]; a workspace of its own arrays and CUB's.
+// Sorts `count` pairs of key and position, keys in [0, max_key]. Positions lie in two of the caller's arrays that are
+// results still to be made, keys in a workspace; what is sorted ends up in one of the two of each.
 template <class K>
 class PairSort {
  public:
-  PairSort(int64_t count, int64_t max_key) : count_(count) {
+  PairSort(int64_t count, int64_t max_key, const MutableIndex& values, const MutableIndex& more_values)
+      : values_(static_cast<K*>(values.data), static_cast<K*>(more_values.data)), count_(count) {
     while (bits_ < 8 * static_cast<int>(sizeof(K)) - 1 && (max_key >> bits_) > 0) ++bits_;
   }
 
-  // Places the arrays in `workspace`, or, where that is null, says how large it must be.
+  // Places the keys in `workspace`, or, where that is null, says how large it must be.
   cudaError_t place(void* workspace, size_t& bytes) {
     const size_t array = (static_cast<size_t>(count_) * sizeof(K) + 255) / 256 * 256;
     const cudaError_t error = sort(nullptr, cub_bytes_, nullptr);
     if (error != cudaSuccess) return error;
     if (workspace == nullptr) {
-      bytes = 4 * array + cub_bytes_;
+      bytes = 2 * array + cub_bytes_;
       return cudaSuccess;
     }
     auto* base = static_cast<char*>(workspace);
-    keys = reinterpret_cast<K*>(base);
-    values = reinterpret_cast<K*>(base + array);
-    sorted_keys = reinterpret_cast<K*>(base + 2 * array);
-    sorted_values = reinterpret_cast<K*>(base + 3 * array);
-    cub_workspace_ = base + 4 * array;
+    keys_ = {reinterpret_cast<K*>(base), reinterpret_cast<K*>(base + array)};
+    cub_workspace_ = base + 2 * array;
     return cudaSuccess;
   }
 
   cudaError_t run(cudaStream_t stream) { return sort(cub_workspace_, cub_bytes_, stream); }
 
-  K *keys = nullptr, *values = nullptr, *sorted_keys = nullptr, *sorted_values = nullptr;
+  // To be filled before the sort, sorted after.
+  K* keys() { return keys_.Current(); }
+  K* values() { return values_.Current(); }
 
  private:
   cudaError_t sort(void* workspace, size_t& bytes, cudaStream_t stream) {
-    return cub::DeviceRadixSort::SortPairs(workspace, bytes, keys, sorted_keys, values, sorted_values, count_, 0, bits_,
-                                           stream);
+    return cub::DeviceRadixSort::SortPairs(workspace, bytes, keys_, values_, count_, 0, bits_, stream);
   }
 
+  cub::DoubleBuffer<K> keys_, values_;
   int64_t count_;
   int bits_ = 1;
   size_t cub_bytes_ = 0;
@@ -93,6 +94,7 @@ __global__ void coo_keys_kernel(CooToCsr t, K* keys, K* values) {
   if (threadIdx.x == 0 && count > 0) atomicAdd(reinterpret_cast<unsigned long long*>(t.stats + 1), count);
 }
 
+// `values` is one of the arrays that are written.
 template <class K>
 __global__ void coo_fill_kernel(CooToCsr t, const K* keys, const K* values) {
   const int64_t c = thread_index();
@@ -136,6 +138,7 @@ __global__ void csr_keys_kernel(CsrToCsc t, K* keys, K* values) {
   values[c] = static_cast<K>(c);
 }
 
+// `values` is one of the arrays that are written.
 template <class K>
 __global__ void csr_fill_kernel(CsrToCsc t, const K* keys, const K* values) {
   const int64_t p = thread_index();
@@ -156,35 +159,35 @@ __global__ void csr_fill_kernel(CsrToCsc t, const K* keys, const K* values) {
 
 template <class K>
 cudaError_t coo_to_csr_as(const CooToCsr& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
-  PairSort<K> sort(t.capacity, t.num_dst);
+  PairSort<K> sort(t.capacity, t.num_dst, t.col, t.eid);
   cudaError_t error = sort.place(workspace, workspace_bytes);
   if (error != cudaSuccess || workspace == nullptr) return error;
   error = cudaMemsetAsync(t.stats, 0, 2 * sizeof(int64_t), stream);
   if (error != cudaSuccess) return error;
   if (t.capacity > 0) {
-    coo_keys_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.keys, sort.values);
+    coo_keys_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.keys(), sort.values());
     error = sort.run(stream);
     if (error != cudaSuccess) return error;
-    coo_fill_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.sorted_keys, sort.sorted_values);
+    coo_fill_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.keys(), sort.values());
   }
-  pointers_kernel<<<blocks_for(t.num_dst + 1), kThreads, 0, stream>>>(sort.sorted_keys, t.capacity, t.num_dst,
+  pointers_kernel<<<blocks_for(t.num_dst + 1), kThreads, 0, stream>>>(sort.keys(), t.capacity, t.num_dst,
                                                                       static_cast<K*>(t.rowptr.data), t.stats);
   return cudaGetLastError();
 }
 
 template <class K>
 cudaError_t csr_to_csc_as(const CsrToCsc& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
-  PairSort<K> sort(t.capacity, t.num_src);
+  PairSort<K> sort(t.capacity, t.num_src, t.row, t.perm);
   cudaError_t error = sort.place(workspace, workspace_bytes);
   if (error != cudaSuccess || workspace == nullptr) return error;
   if (t.capacity > 0) {
-    csr_keys_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.keys, sort.values);
+    csr_keys_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.keys(), sort.values());
     error = sort.run(stream);
     if (error != cudaSuccess) return error;
-    csr_fill_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.sorted_keys, sort.sorted_values);
+    csr_fill_kernel<<<blocks_for(t.capacity), kThreads, 0, stream>>>(t, sort.keys(), sort.values());
   }
   pointers_kernel<<<blocks_for(t.num_src + 1), kThreads, 0, stream>>>(
-      sort.sorted_keys, t.capacity, t.num_src, static_cast<K*>(t.colptr.data), static_cast<int64_t*>(nullptr));
+      sort.keys(), t.capacity, t.num_src, static_cast<K*>(t.colptr.data), static_cast<int64_t*>(nullptr));
   return cudaGetLastError();
 }
 

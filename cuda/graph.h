@@ -38,8 +38,9 @@ struct CsrToCsc {
 };
 cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// Tiles of a graph with as many sources as destinations: tiles [ceil(num_nodes / 64) + 1], tiles[t] the first node at or
-// after 64 t such that no edge joins nodes before and after it. blocks [1]: what they cost (graph.cpp of the operators).
+// Tiles of a graph with as many sources as destinations: tiles [ceil(num_nodes / 64) + 1], tiles[t] the first node at
+// or after 64 t such that no edge joins nodes before and after it. blocks [1]: what they cost (graph.cpp of the
+// operators).
 struct FindTiles {
   Index rowptr, col;
   int64_t num_nodes, num_edges;

@@ -6,8 +6,8 @@
 //   product_nn: acc[16 x F] += P[16 x 32] * chunk[32 x F]     (outputs and gradients of features)
 // The sums go over their index in any order, as long as both operands have the same: that is what lets a thread take
 // 16 consecutive bytes of a row for the fragments of two mma steps, and P stay in the registers that product_nt left it
-// in (FlashAttention-2, Dao 2023). Which chunk row an accumulator's column stands for (Shape::permute) is chosen so that
-// neither product meets a bank conflict.
+// in (FlashAttention-2, Dao 2023). Which chunk row an accumulator's column stands for (Shape::permute) is chosen so
+// that neither product meets a bank conflict.
 //
 // float32 is kept to float32 accuracy by 3xTF32 (a = big + small, both TF32; small * small is dropped).
 #pragma once
@@ -180,10 +180,11 @@ __device__ __forceinline__ void product_nn(Features<S>& acc, const Logits& p, co
       uint32_t a[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float(&pair)[4] = p[2 * k + i / 2];
+        const float (&pair)[4] = p[2 * k + i / 2];
         a[i] = pack<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
       }
-      const unsigned char* row = chunk + (16 * k + lane / 8 % 2 * 8 + S::permute(lane % 8)) * S::kRowStride + lane / 16 * 16;
+      const unsigned char* row =
+          chunk + (16 * k + lane / 8 % 2 * 8 + S::permute(lane % 8)) * S::kRowStride + lane / 16 * 16;
       const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
 #pragma unroll
       for (int n = 0; n < S::kFeatures / 16; ++n) {
@@ -230,10 +231,10 @@ __device__ __forceinline__ void store_row(const Features<S>& acc, int v, float s
 // ---- staging
 
 __device__ __forceinline__ void copy_async(unsigned char* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(valid ? 16 : 0)
+      : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -257,5 +258,33 @@ __device__ __forceinline__ void stage(unsigned char* to, const Typed<typename S:
   }
   commit_copies();
 }
+
+// Two buffers that chunks pass through, one being copied while the other is worked on. start(to) starts to copy what
+// comes next, if anything does.
+template <class S>
+class Ring {
+ public:
+  __device__ __forceinline__ explicit Ring(unsigned char* buffers) : buffers_(buffers) {}
+
+  template <class Start>
+  __device__ __forceinline__ void push(const Start& start) {
+    start(buffers_ + last_ * S::kChunkBytes);
+    last_ ^= 1;
+  }
+
+  // The chunk that was pushed last, when all threads have it; the one before must be done with, its place is taken.
+  template <class Start>
+  __device__ __forceinline__ const unsigned char* next(const Start& start) {
+    wait_for_copies();
+    __syncthreads();
+    const unsigned char* chunk = buffers_ + (last_ ^ 1) * S::kChunkBytes;
+    push(start);
+    return chunk;
+  }
+
+ private:
+  unsigned char* buffers_;
+  int last_ = 0;
+};
 
 }  // namespace dfgnn::cuda::tile

@@ -1,8 +1,8 @@
 // Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes the
 // gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every result
 // once.
-#include "tile_edges.cuh"
 #include "shapes.cuh"
+#include "tile_edges.cuh"
 #include "tile_shapes.cuh"
 
 namespace dfgnn::cuda {
@@ -54,9 +54,9 @@ __device__ __noinline__ void backward_column(const Typed<typename S::T>& a, cons
     if (i == kNoNode) continue;
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
-                                        a.at(g.delta, a.scalar(i, h)), dropout.template factor<float>(e, h), i, j, e,
-                                        h);
+    const auto d =
+        edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
+                             a.at(g.delta, a.scalar(i, h)), dropout.template factor<float>(e, h), i, j, e, h);
     grad_scalar += d.operand;
     grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);
     grad_value.fade_and_add(1, d.weight, grad_out);
@@ -96,7 +96,7 @@ template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
                                             EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int h = blockIdx.z, warp = threadIdx.x / kWarp;
+  const int h = blockIdx.y, warp = threadIdx.x / kWarp;
   unsigned char *grads = stages, *values = grads + S::kWindowBytes, *queries = values + S::kChunkBytes,
                 *keys = queries + S::kWindowBytes;
   stage<S, kWindow>(grads, a, g.grad_out, w.first, w.first + w.count, h);
@@ -131,7 +131,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     if (kNeedsDots) stage<S>(keys, a, a.src, first, w.end, h);
     Logits dp = {}, s = {};
     if (works) {
-      product_nt<S>(dp, [&](int v, int c) { return load_shared(grads + own + 8 * v * S::kRowStride + 64 * c); }, values);
+      product_nt<S>(
+          dp, [&](int v, int c) { return load_shared(grads + own + 8 * v * S::kRowStride + 64 * c); }, values);
     }
     wait_for_copies();
     __syncthreads();
@@ -139,7 +140,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) {
-        product_nt<S>(s, [&](int v, int c) { return load_shared(queries + own + 8 * v * S::kRowStride + 64 * c); }, keys);
+        product_nt<S>(
+            s, [&](int v, int c) { return load_shared(queries + own + 8 * v * S::kRowStride + 64 * c); }, keys);
       }
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -149,8 +151,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
         for (int v = 0; v < 2; ++v) {
           const int64_t e = kPositions ? edges.position(v, j, c) : 0;
           const bool has = edges.has(v, j, c);
-          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e,
-                                                            h, dropout);
+          const auto d =
+              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e, h, dropout);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
           grad_scalar[v] += d.operand;
           if (kPositions && has) {
@@ -185,7 +187,7 @@ template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
                                                EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int h = blockIdx.z, warp = threadIdx.x / kWarp;
+  const int h = blockIdx.y, warp = threadIdx.x / kWarp;
   unsigned char *values = stages, *grads = values + S::kWindowBytes, *keys = grads + S::kChunkBytes,
                 *queries = keys + S::kWindowBytes;
   stage<S, kWindow>(values, a, a.value, w.first, w.first + w.count, h);
@@ -227,7 +229,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) {
-        product_nt<S>(s, [&](int v, int c) { return load_shared(keys + own + 8 * v * S::kRowStride + 64 * c); }, queries);
+        product_nt<S>(
+            s, [&](int v, int c) { return load_shared(keys + own + 8 * v * S::kRowStride + 64 * c); }, queries);
       }
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -238,8 +241,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
           const bool has = edges.has(v, j, c);
           int64_t e = 0;
           if (kPositions && has) e = clamp_to(a.perm[edges.position(v, j, c)], a.num_edges - 1);
-          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h,
-                                                            dropout);
+          const auto d =
+              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h, dropout);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
           p[j][2 * v + c] = d.weight;
           grad_scalar[v] += d.operand;
@@ -254,8 +257,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    const float infinite =
-        nan_if_infinite<S>(grad, v) + nan_if_infinite<S>(grad_value, v) + grad_scalar[v] * 0.0f;
+    const float infinite = nan_if_infinite<S>(grad, v) + nan_if_infinite<S>(grad_value, v) + grad_scalar[v] * 0.0f;
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
     if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
@@ -298,7 +300,8 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
 }  // namespace
 
 cudaError_t tile_bwd(const Attention& a, const Gradients& g, cudaStream_t stream) {
-  const cudaError_t error = for_type_and_shape(a.type, a.head_dim, [&]<class S>() { return launch_delta<S>(a, g, stream); });
+  const cudaError_t error =
+      for_type_and_shape(a.type, a.head_dim, [&]<class S>() { return launch_delta<S>(a, g, stream); });
   if (error != cudaSuccess) return error;
   return for_tile_shape(a, [&]<Score score, class S>() {
     return a.bias || a.a_edge || a.dropout_p > 0 ? launch_backward<score, S, true>(a, g, stream)

@@ -7,7 +7,6 @@ namespace {
 
 using namespace tile;
 
-
 // A row's maximum may grow by this much, in powers of two, before what was summed is scaled down.
 constexpr float kSlack = 8;
 
@@ -34,18 +33,16 @@ __device__ __noinline__ void forward_row(const Typed<typename S::T>& a, const Ou
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
 }
 
-// kPositions: whether anything depends on the position of an edge (a bias, a_edge, dropout). Logits are in powers of two.
+// kPositions: whether anything depends on the position of an edge (a bias, a_edge, dropout). Logits are in powers of
+// two.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
                                                EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int h = blockIdx.z, warp = threadIdx.x / kWarp;
-  unsigned char *queries = stages, *keys = queries + S::kWindowBytes, *values = keys + S::kChunkBytes;
-  if (kNeedsDots) {
-    stage<S, kWindow>(queries, a, a.dst, w.first, w.first + w.count, h);
-    stage<S>(keys, a, a.src, w.begin, w.end, h);  // most likely the first chunk has edges
-  }
-    uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, kPositions);
+  const int h = blockIdx.y, warp = threadIdx.x / kWarp;
+  const unsigned char* queries = stages;
+  if (kNeedsDots) stage<S, kWindow>(stages, a, a.dst, w.first, w.first + w.count, h);
+  uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, kPositions);
   __syncthreads();
 
   int i[2];
@@ -62,20 +59,26 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   const Dropout dropout(a);
   Features<S> out = {};
 
-  const auto stage_keys = [&](uint32_t chunks) {
-    if (kNeedsDots && chunks != 0) stage<S>(keys, a, a.src, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
+  Ring<S> ring(stages + (kNeedsDots ? S::kWindowBytes : 0));
+  uint32_t to_start = active;  // chunks: of each the keys, then the values
+  bool is_value = !kNeedsDots;
+  const auto start = [&](unsigned char* to) {
+    if (to_start == 0) return;
+    stage<S>(to, a, is_value ? a.value : a.src, w.begin + (__ffs(to_start) - 1) * kChunk, w.end, h);
+    if (is_value) to_start &= to_start - 1;
+    is_value = !kNeedsDots || !is_value;
   };
-  if ((active & 1) == 0) stage_keys(active);
+  ring.push(start);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
-    wait_for_copies();
-    __syncthreads();
-    stage<S>(values, a, a.value, first, w.end, h);
+    const unsigned char* keys = kNeedsDots ? ring.next(start) : nullptr;
     Logits p = {};
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) product_nt<S>(p, [&](int v, int c) { return load_shared(query + 8 * v * S::kRowStride + 64 * c); }, keys);
+      if (kNeedsDots) {
+        product_nt<S>(p, [&](int v, int c) { return load_shared(query + 8 * v * S::kRowStride + 64 * c); }, keys);
+      }
       float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -125,9 +128,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         }
       }
     }
-    wait_for_copies();
-    __syncthreads();
-    stage_keys(left & (left - 1));
+    const unsigned char* values = ring.next(start);
     if (works) product_nn<S>(out, p, values);
   }
 
@@ -157,8 +158,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   return for_tile_shape(a, [&]<Score score, class S>() {
     const bool positions = a.bias || a.a_edge || a.dropout_p > 0;
-    return launch_tile(positions ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
-                       S::kWindowBytes + 2 * S::kChunkBytes, a, stream, Typed<typename S::T>{a}, outputs);
+    const int bytes = (score == Score::additive ? 0 : S::kWindowBytes) + 2 * S::kChunkBytes;
+    return launch_tile(positions ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>, bytes, a, stream,
+                       Typed<typename S::T>{a}, outputs);
   });
 }
 

@@ -10,14 +10,12 @@ constexpr int kWarpRows = 16;   // rows of a warp,
 constexpr int kWindow = 64;     // of a block,
 constexpr int kChunk = 32;      // and nodes on the other side that they meet at a time
 constexpr int kMaxChunks = 24;  // wider tiles go edge by edge
-constexpr int kWide = 8;        // strides from which on blocks share a tile
 
-// Windows of a tile of that many nodes, which `wide` says is shared: their rows.
+// Rows of the windows of a tile of that many nodes.
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-constexpr int window_rows(int nodes, bool wide) {
-  if (wide) return kWindow;
+    constexpr int window_rows(int nodes) {
   const int windows = (nodes + kWindow - 1) / kWindow;
   return ((nodes + windows - 1) / windows + kWarpRows - 1) / kWarpRows * kWarpRows;
 }

@@ -37,14 +37,14 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
   }
 }
 
-// Launches a kernel over tiles, two blocks a tile, and heads.
+// Launches a kernel over tiles and heads.
 template <class Kernel, class... Arguments>
 cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(a.num_tiles), 2, static_cast<unsigned>(a.heads));
+  const dim3 grid(static_cast<unsigned>(a.num_tiles), static_cast<unsigned>(a.heads));
   kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments...);
   return cudaGetLastError();
 }

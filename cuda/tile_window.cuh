@@ -15,45 +15,37 @@ struct Window {
   __device__ __forceinline__ int chunks() const { return (end - begin + kChunk - 1) / kChunk; }
 };
 
-// Calls visit(Window) for the block's windows. Block t of a grid's row has the tile that begins in [64 t, 64 t + 64), if
-// there is one: its windows have the same size and are dealt out along the grid's y. Of a tile so wide that blocks after
-// its own are idle, each of them has one window.
+// Calls visit(Window) for the block's windows. Block t has the first window of the tile that begins in [64 t, 64 t +
+// 64), or, where none does, that window of an earlier tile which comes t - its block later. Where that block has a tile
+// of its own (at the end of a tile), the tile's first block has its last window too.
 template <class Visit>
 __device__ __forceinline__ void for_windows(const Attention& a, const Visit& visit) {
   const int t = blockIdx.x, nodes = static_cast<int>(a.num_dst);
   const auto boundary = [&](int i) { return static_cast<int>(clamp_to(a.tiles[i], nodes)); };
-  const auto visit_windows = [&](int begin, int end, int first, int size, int step) {
-    for (; first < end; first += step) {
-      __syncthreads();  // shared memory is the previous window's
-      visit(Window{begin, end, first, min(size, end - first)});
-    }
-  };
-
-  const int begin = boundary(t), end = boundary(t + 1);
-  if (begin > t * kStride && blockIdx.y == 0) {  // node 64 t is in an earlier tile
-    int owner = t - 1;
-    while (owner > 0 && t - owner < kWide && boundary(owner) == begin) --owner;
-    if (boundary(owner) == begin) {  // wide indeed: the last with an earlier boundary
+  const int end = boundary(t + 1);
+  int owner = t, begin = boundary(t);
+  if (begin >= end) {
+    if (begin <= t * kStride) return;
+    const int lane = threadIdx.x % kWarp;  // the last with an earlier boundary; most likely near
+    const uint32_t earlier = __ballot_sync(kAllLanes, lane < t && boundary(max(t - 1 - lane, 0)) < end);
+    owner = t - __ffs(earlier);
+    if (earlier == 0) {
       int low = 0;
-      while (owner - low > 1) {
+      for (owner = max(t - kWarp, 0); owner - low > 1;) {
         const int middle = (low + owner) / 2;
-        (boundary(middle) < begin ? low : owner) = middle;
+        (boundary(middle) < end ? low : owner) = middle;
       }
       owner = low;
     }
-    const int owner_begin = boundary(owner);
-    if ((owner + kWide) * kStride <= begin) {
-      visit_windows(owner_begin, begin, owner_begin + (t - owner) * kWindow, kWindow, begin);
-    }
+    begin = boundary(owner);
   }
-  if (begin < end) {
-    const bool wide = (t + kWide) * kStride <= end;
-    const int size = window_rows(end - begin, wide);
-    if (wide) {
-      if (blockIdx.y == 0) visit_windows(begin, end, begin, size, end);
-    } else {
-      visit_windows(begin, end, begin + blockIdx.y * size, size, gridDim.y * size);
-    }
+  const int size = window_rows(end - begin), last = (end - begin - 1) / size;
+  const bool last_is_mine = owner == t && last > 0 && (t + last + 1) * kStride > end && end < nodes;
+  const int step = last_is_mine ? last * size : end;
+#pragma unroll 1
+  for (int first = begin + (t - owner) * size; first < end; first += step) {
+    __syncthreads();  // shared memory is the previous window's
+    visit(Window{begin, end, first, min(size, end - first)});
   }
 }
 
@@ -94,8 +86,10 @@ struct EdgeMask {
     if (part == 0) last[row] = kNone;
     __syncwarp();
     bool irregular = row < w.count && w.chunks() > kMaxChunks;
+    int64_t degree = 0;
     if (row < w.count && !irregular) {
       const Range edges = row_range(ptr, w.first + row, num_entries);
+      degree = edges.size();
       const auto columns = static_cast<unsigned>(min(w.end - w.begin, kMaxChunks * kChunk));
       constexpr int kUnroll = 16;
       for (int64_t first = edges.begin + part; first < edges.end; first += kLanes * kUnroll) {
@@ -109,7 +103,8 @@ struct EdgeMask {
           const auto column = static_cast<std::make_unsigned_t<I>>(nodes[u] - w.begin);
           const bool inside = column < columns;
           const uint32_t bit = 1u << (column % kChunk);
-          irregular |= !inside || (atomicOr(&words[row][inside ? column / kChunk : 0], bit) & bit) != 0;
+          irregular |= !inside;
+          if (inside) atomicOr(&words[row][column / kChunk], bit);
           const int64_t e = first + kLanes * u;
           if (ordered && e > edges.begin && __ldg(ind + e - 1) >= nodes[u]) {
             if (e + 1 == edges.end && inside) last[row] = static_cast<int16_t>(column);
@@ -118,7 +113,12 @@ struct EdgeMask {
         }
       }
     }
+    __syncwarp();
+    int bits = 0;  // fewer than edges where one is there twice
+    for (int c = part; c < chunks; c += kLanes) bits += __popc(words[row][c]);
+    bits += __shfl_xor_sync(kAllLanes, bits, 1);
     irregular |= __shfl_xor_sync(kAllLanes, irregular, 1);
+    irregular |= bits != degree;
     const uint32_t lanes = __ballot_sync(kAllLanes, irregular);
     uint32_t rows = 0;
 #pragma unroll

@@ -96,7 +96,7 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
     a.num_edges = t.num_edges;
     a.tiles = {t.tiles, false};
     a.num_tiles = strides;
-    blocks_kernel<<<dim3(static_cast<unsigned>(strides), 2), tile::kThreads, 0, stream>>>(a, t.blocks);
+    blocks_kernel<<<static_cast<unsigned>(strides), tile::kThreads, 0, stream>>>(a, t.blocks);
   }
   return cudaGetLastError();
 }

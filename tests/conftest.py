@@ -77,3 +77,17 @@ def fused(monkeypatch):
 
         monkeypatch.setattr(module, name, record)
     return calls
+
+
+@pytest.fixture
+def conversions(monkeypatch):
+    """The arguments of every conversion that is not answered by the cache."""
+    calls = []
+    original = pyg_dfgnn.graph._build_checked
+
+    def record(edge_index, *arguments):
+        calls.append(arguments)
+        return original(edge_index, *arguments)
+
+    monkeypatch.setattr(pyg_dfgnn.graph, "_build_checked", record)
+    return calls

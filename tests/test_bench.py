@@ -12,11 +12,16 @@ from torch_geometric.data import Batch
 from pyg_dfgnn.bench import batches, memory, preprocess, steps
 
 
-@pytest.mark.parametrize("layer", ["GATConv", "TransformerConv"])
-@pytest.mark.parametrize("edge_dim", [None, 4])
+@pytest.mark.parametrize(
+    ("layer", "edge_dim"),
+    [
+        *((layer, None) for layer in memory.LAYERS),
+        *((layer, 4) for layer in ("GATConv", "TransformerConv", "GATv2Conv")),
+    ],
+)
 def test_memory(layer, edge_dim, device, monkeypatch, capsys):
     """PyG's steps keep tensors [E, heads, channels]; ours keep none."""
-    edges, heads, channels = 20000, 4, 32
+    edges, heads, channels = 100000, 4, 32
     options = {"nodes": 100, "edges": edges, "features": 16, "heads": heads, "channels": channels}
     if edge_dim:
         options["edge-dim"] = edge_dim

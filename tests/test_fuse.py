@@ -13,11 +13,13 @@ from layers import (
     LAYERS,
     VARIANTS,
     assert_same,
+    edge_features,
     edge_index_of,
     features,
     make,
     outputs_and_gradients,
 )
+from torch import Tensor
 from torch_geometric.nn import GATConv, TransformerConv
 
 import pyg_dfgnn
@@ -226,7 +228,34 @@ def test_unfuse_leaves(layer):
     assert type(model[0]) is layer
 
 
-def test_scripts_like_ours():
+class Plain(torch.nn.Module):
+    def __init__(self, conv) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor, edge_index: Tensor):
+        return self.conv(x, edge_index)
+
+
+class WithFeatures(Plain):
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor):
+        return self.conv(x, edge_index, edge_attr)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_scripts(name):
+    layer, arguments = VARIANTS[name]
+    conv = make(torch_geometric.nn, layer, **arguments).eval()
+    inputs, wrapper = hub(), Plain
+    if "edge_dim" in arguments:
+        inputs, wrapper = (*inputs, edge_features(inputs[1])), WithFeatures
+    expected = conv(*inputs)
+    fuse(conv)
+    scripted = torch.jit.script(wrapper(conv))
+    torch.testing.assert_close(scripted(*inputs), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_model_scripts():
     model = Net()
     arguments = hub()
     expected = model(*arguments)

@@ -1,67 +1,17 @@
-"""The graph structure: what it holds, and that it is built once per object and never stale."""
+"""The graph structure: what it holds, of whatever it is built."""
 
 import copy
-import gc
 import pickle
-import threading
-import weakref
 
 import graphs
 import pytest
 import torch
 import torch_geometric.nn
-from layers import LAYERS, edge_index_of, features, make, transposed
-from torch.fx.experimental.proxy_tensor import make_fx
+from layers import edge_index_of, transposed
+from structures import check_by_source, edges_of, expected_edges
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Batch, Data
 
-import pyg_dfgnn
 from pyg_dfgnn import Graph, build_graph
-
-
-@pytest.fixture
-def conversions(monkeypatch):
-    """The arguments of every conversion that is not answered by the cache."""
-    calls = []
-    original = pyg_dfgnn.graph._build_checked
-
-    def record(edge_index, *arguments):
-        calls.append(arguments)
-        return original(edge_index, *arguments)
-
-    monkeypatch.setattr(pyg_dfgnn.graph, "_build_checked", record)
-    return calls
-
-
-def edges_of(graph: Graph) -> list[tuple[int, int, int]]:
-    """(source, destination, position in edge_index) of every edge, by destination."""
-    count = int(graph.rowptr[-1])
-    dst = torch.arange(graph.num_dst, device=graph.rowptr.device).repeat_interleave(
-        graph.rowptr.diff()
-    )
-    columns = (graph.col[:count], dst, graph.eid[:count])
-    return [tuple(edge) for edge in torch.stack([c.long() for c in columns], 1).tolist()]
-
-
-def expected_edges(edge_index, num_src, num_dst, self_loops):
-    edges = [(s, d, e) for e, (s, d) in enumerate(edge_index.t().tolist())]
-    if self_loops:
-        edges = [edge for edge in edges if edge[0] != edge[1]]
-        edges += [(i, i, edge_index.size(1) + i) for i in range(min(num_src, num_dst))]
-    return sorted(edges, key=lambda edge: edge[1])
-
-
-def check_by_source(graph: Graph) -> None:
-    """colptr, row and perm are the same edges, by source."""
-    edges = edges_of(graph)
-    count = len(edges)
-    src = torch.arange(graph.num_src, device=graph.colptr.device).repeat_interleave(
-        graph.colptr.diff()
-    )
-    perm = graph.perm[:count].tolist()
-    assert sorted(perm) == list(range(count))
-    for s, d, position in zip(src.tolist(), graph.row[:count].tolist(), perm, strict=True):
-        assert (s, d) == edges[position][:2]
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)
@@ -94,6 +44,68 @@ def test_sparse_tensor(name, self_loops, cached, device):
     check_by_source(graph)
     degrees = [0, *graph.rowptr.diff().tolist()]
     assert graph[6:10] == (csr.num_dst, csr.num_src, max(degrees), self_loops)
+
+
+@pytest.mark.parametrize("name", ["hub", "bipartite", "empty_rows", "no_edges", "no_nodes"])
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_torch_sparse(name, self_loops, layout, device):
+    csr = graphs.make(name, device)
+    edges = edge_index_of(csr)
+    adj_t = torch.zeros(csr.num_dst, csr.num_src, device=device)
+    adj_t[edges[1], edges[0]] = 1
+    adj_t = adj_t.to_sparse(layout=layout)
+    edge_index = adj_t.to_sparse_coo().coalesce().indices().flip(0)
+    expected = expected_edges(edge_index, csr.num_src, csr.num_dst, self_loops)
+    for build in (build_graph, torch.jit.script(build_graph)):
+        graph = build(adj_t, csr.num_src, csr.num_dst, self_loops)
+        assert edges_of(graph) == expected
+        check_by_source(graph)
+
+
+@pytest.mark.parametrize("name", ["hub", "bipartite", "empty_rows", "no_edges"])
+@pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
+@pytest.mark.parametrize("order", ["row", "col"])
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_caches_of_an_edge_index(name, flow, order, is_filled, device, monkeypatch):
+    """Read where they are there, filled where not, and nothing is sorted by us."""
+    csr = graphs.make(name, device)
+    edge_index = edge_index_of(csr)
+    sizes = (csr.num_src, csr.num_dst)
+    if flow == "target_to_source":
+        edge_index, sizes = edge_index.flip(0), sizes[::-1]
+    edge_index = EdgeIndex(edge_index, sparse_size=sizes).sort_by(order).values
+    if is_filled:
+        edge_index.fill_cache_()
+        monkeypatch.setattr(torch_geometric.utils, "index_sort", None)
+    monkeypatch.setattr(torch.ops.dfgnn, "coo_to_csr", None)
+    monkeypatch.setattr(torch.ops.dfgnn, "csr_to_csc", None)
+    graph = build_graph(edge_index, csr.num_src, csr.num_dst, flow=flow)
+    plain = edge_index.as_tensor()
+    if flow == "target_to_source":
+        plain = plain.flip(0)
+    expected = expected_edges(plain, csr.num_src, csr.num_dst, False)
+    assert sorted(edges_of(graph)) == sorted(expected)
+    check_by_source(graph)
+    assert graph.max_degree == max([0, *graph.rowptr.diff().tolist()])
+    assert edge_index._indptr is not None
+    assert edge_index._T_perm is not None
+    assert edge_index._T_indptr is not None
+
+
+def test_edge_index_of_unknown_size():
+    """Its size remains unknown: graphs of other sizes may have the same edges."""
+    edge_index = EdgeIndex([[0, 1, 1], [1, 0, 2]], sort_order="row")
+    for nodes in (3, 5):
+        graph = build_graph(edge_index, nodes, nodes)
+        assert edges_of(graph) == expected_edges(edge_index.as_tensor(), nodes, nodes, False)
+    assert edge_index.sparse_size() == (None, None)
+
+
+def test_edge_index_out_of_range():
+    edge_index = EdgeIndex([[0, 1, 7], [1, 0, 2]], sparse_size=(4, 4), sort_order="row")
+    with pytest.raises(IndexError, match="out of range"):
+        build_graph(edge_index, 4, 4)
 
 
 def test_target_to_source():
@@ -221,161 +233,3 @@ def test_meta_tensors():
 
 
 # The cache
-
-
-def hub(device="cpu"):
-    return edge_index_of(graphs.make("hub", device)), features(40, device=device)[0]
-
-
-def test_one_conversion_per_object(conversions, device):
-    edge_index, x = hub(device)
-    adj_t = transposed(edge_index, 40, 40)
-    convs = [make(pyg_dfgnn.nn, "GATConv").to(device), make(pyg_dfgnn.nn, "AGNNConv").to(device)]
-    for edges in (edge_index, adj_t):
-        conversions.clear()
-        for _ in range(3):
-            for conv in convs:
-                conv(x, edges).sum().backward()
-        assert conversions == [(40, 40, True, "source_to_target")]
-        make(pyg_dfgnn.nn, "TransformerConv").to(device)(x, edges)
-        assert len(conversions) == 2  # this one has no self-loops
-
-
-def test_cache_keeps_nothing_alive():
-    edge_index, _ = hub()
-    adj_t = transposed(edge_index, 40, 40)
-    before = len(pyg_dfgnn._cache._entries)
-    watched = [weakref.ref(build_graph(e, 40, 40).rowptr) for e in (edge_index, adj_t)]
-    assert all(ref() is not None for ref in watched)
-    assert len(pyg_dfgnn._cache._entries) == before + 2
-    watched += [weakref.ref(edge_index), weakref.ref(adj_t)]
-    del edge_index, adj_t
-    gc.collect()
-    assert all(ref() is None for ref in watched)
-    assert len(pyg_dfgnn._cache._entries) == before
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda e: e.copy_(e.flip(1).flip(0)),
-        lambda e: e[0].fill_(3),
-        lambda e: e.view(-1)[:5].zero_(),
-        lambda e: e.set_(e.flip(0)),
-        lambda e: setattr(e, "data", e.flip(0)),
-        lambda e: e.resize_(2, 5),
-    ],
-    ids=["copy_", "row", "view", "set_", "data", "resize_"],
-)
-def test_change_in_place(change, device):
-    edge_index, x = hub(device)
-    conv = make(pyg_dfgnn.nn, "GATConv").to(device)
-    conv(x, edge_index)
-    change(edge_index)
-    assert torch.equal(conv(x, edge_index), conv(x, edge_index.clone()))
-    assert edges_of(build_graph(edge_index, 40, 40)) == expected_edges(edge_index, 40, 40, False)
-
-
-def test_change_of_edge_index_object_in_place():
-    edge_index, _ = hub()
-    edge_index = EdgeIndex(edge_index, sparse_size=(40, 40))
-    build_graph(edge_index, 40, 40)
-    edge_index.as_tensor()[0].fill_(3)
-    assert build_graph(edge_index, 40, 40).col.tolist() == [3] * edge_index.size(1)
-
-
-def test_change_of_sparse_tensor_in_place():
-    edge_index, _ = hub()
-    adj_t = transposed(edge_index, 40, 40)
-    build_graph(adj_t, 40, 40)
-    adj_t.storage.col().fill_(3)
-    assert build_graph(adj_t, 40, 40).col.tolist() == [3] * edge_index.size(1)
-
-
-def test_reused_identity(conversions):
-    """New tensors get the addresses of dead ones."""
-    for i in range(50):
-        edge_index = torch.tensor([[i % 4], [0]])
-        assert build_graph(edge_index, 4, 4).col.tolist() == [i % 4]
-        del edge_index
-    assert len(conversions) == 50
-
-
-def test_failed_conversion_is_not_cached():
-    edge_index = torch.tensor([[0, 7], [0, 1]])
-    for _ in range(2):
-        with pytest.raises(IndexError):
-            build_graph(edge_index, 3, 3)
-    build_graph(edge_index, 8, 3)
-
-
-def test_inference_tensors(conversions):
-    """torch counts no versions of them: they are converted every time, and right."""
-    with torch.inference_mode():
-        edge_index, _ = hub()
-        edge_index = edge_index.clone()
-        build_graph(edge_index, 40, 40)
-        edge_index[0] = 3
-        assert build_graph(edge_index, 40, 40).col.tolist() == [3] * edge_index.size(1)
-    assert len(conversions) == 2
-    normal, _ = hub()
-    with torch.inference_mode():
-        assert not build_graph(normal, 40, 40).rowptr.is_inference()
-
-
-def test_threads(conversions):
-    """Threads that share some edge_index, and make others, all get their own graph right."""
-    shared, _ = hub()
-    expected = edges_of(build_graph(shared, 40, 40))
-    failures = []
-
-    def work(seed):
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(30):
-            mine = torch.randint(0, 40, (2, 20), generator=generator)
-            if edges_of(build_graph(mine, 40, 40)) != expected_edges(mine, 40, 40, False):
-                failures.append(seed)
-            if edges_of(build_graph(shared, 40, 40)) != expected:
-                failures.append(seed)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-
-
-def test_tracing_modes_do_not_read_values(conversions):
-    edge_index, _ = hub()
-    traced = make_fx(lambda e: build_graph(e, 40, 40).col, tracing_mode="real")(edge_index)
-    other = edge_index.flip(1).flip(0)
-    assert torch.equal(traced(other), build_graph(other, 40, 40).col)
-    with torch._subclasses.fake_tensor.FakeTensorMode() as mode:
-        graph = build_graph(mode.from_tensor(edge_index), 40, 40)
-        assert graph.max_degree == -1
-    jit = torch.jit.trace(lambda e: build_graph(e, 40, 40).col, (edge_index,), check_trace=False)
-    assert torch.equal(jit(other), build_graph(other, 40, 40).col)
-    assert len(conversions) == 2 - 1  # `other`, once
-
-
-def test_batches(conversions):
-    """A batch is an object of its own: one conversion, whatever the number of layers."""
-    edge_index, x = hub()
-    batch = Batch.from_data_list([Data(x=x, edge_index=edge_index)] * 3)
-    for layer in LAYERS:
-        ours = make(pyg_dfgnn.nn, layer).eval()(batch.x, batch.edge_index)
-        expected = make(torch_geometric.nn, layer).eval()(batch.x, batch.edge_index)
-        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
-    assert len(conversions) == 2
-
-
-def test_capture_converts_at_every_replay(cuda):
-    edge_index, _ = hub(cuda)
-    build_graph(edge_index, 40, 40, True)
-    capture = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(capture):
-        graph = build_graph(edge_index, 40, 40, True)
-    edge_index.copy_(edge_index.flip(0))
-    capture.replay()
-    assert edges_of(graph) == expected_edges(edge_index, 40, 40, True)

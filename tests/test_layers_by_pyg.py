@@ -6,9 +6,11 @@ import torch_geometric.nn
 from layers import (
     FEATURES,
     LAYERS,
+    assert_same,
     assert_same_call,
     assert_same_error,
     make,
+    outputs_and_gradients,
     pair,
     square,
 )
@@ -24,6 +26,16 @@ def test_aggregations(layer, aggr, device, fused):
     edge_index, x = square("empty_rows", device)
     assert_same_call(ours, theirs, x, edge_index)
     assert len(fused) == (aggr == "sum")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_int32(layer, device, fused):
+    """The gradients of int64: those that torch computes for PyG's steps in int32 are wrong."""
+    ours, theirs = pair(layer, device, aggr="mean")
+    edge_index, x = square("empty_rows", device)
+    expected = outputs_and_gradients(theirs, x, edge_index)
+    assert_same(outputs_and_gradients(ours, x, edge_index.int()), expected)
+    assert not fused
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -146,10 +146,11 @@ def test_dtypes(layer, dtype, device, fused):
 
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
-def test_autocast(layer, device, fused):
-    ours, theirs = pair(layer, device, edge_dim=3)
+@pytest.mark.parametrize("sizes", [{"edge_dim": 3}, {"edge_dim": 1, "heads": 1}], ids=str)
+def test_autocast(layer, sizes, device, fused):
+    ours, theirs = pair(layer, device, **sizes)
     edge_index, x = square("hub", device)
-    edge_attr = edge_features(edge_index)
+    edge_attr = edge_features(edge_index, sizes["edge_dim"])
     with torch.autocast(device, dtype=torch.bfloat16):
         expected = theirs(x, edge_index, edge_attr)
         actual = ours(x, edge_index, edge_attr)
@@ -191,6 +192,20 @@ def test_projections_that_are_looked_at(layer, fused):
         conv.lin_edge = torch.nn.Sequential(conv.lin_edge, torch.nn.Tanh())
     assert_same_call(ours, theirs, x, edge_index, edge_attr)
     assert not fused
+
+
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+def test_lazy_initialisation(layer, fused):
+    """The first call, which makes the weights, is PyG's."""
+    ours, theirs = pair(layer, edge_dim=-1)
+    edge_index, x = square("hub")
+    edge_attr = edge_features(edge_index)
+    for conv in (ours, theirs):
+        torch.manual_seed(5)
+        conv(x, edge_index, edge_attr)
+    assert not fused
+    assert_same_call(ours, theirs, x, edge_index, edge_attr)
+    assert len(fused) == 1
 
 
 @pytest.mark.parametrize("layer", LOOPED)

@@ -59,14 +59,49 @@ def test_other_errors(layer):
     assert_same_error(ours, theirs, x, transposed(edge_index, 40, 40))
 
 
+@pytest.mark.parametrize("layer", ["GATConv", "GATv2Conv"])
+def test_errors_of_edge_features(layer):
+    ours, theirs = pair(layer, edge_dim=3)
+    edge_index, x = square("hub")
+    edge_attr = edge_features(edge_index)
+    assert_same_error(ours, theirs, x[None], edge_index)
+    assert_same_error(ours, theirs, x, transposed(edge_index, 40, 40))
+    assert_same_error(ours, theirs, x, transposed(edge_index, 40, 40), edge_attr)
+    assert_same_error(ours, theirs, x, edge_index, edge_attr[:5])
+    assert_same_error(ours, theirs, x, edge_index, edge_attr[:, :2])
+    assert_same_error(ours, theirs, x, edge_index, edge_attr[:, 0])
+    assert_same_error(ours, theirs, x, edge_index, edge_attr.double())
+    ours, theirs = pair(layer, edge_dim=3, fill_value="median")
+    assert_same_error(ours, theirs, x, edge_index, edge_attr)
+
+
 def test_gat_errors():
-    ours, theirs = pair("GATConv", edge_dim=3)
+    ours, theirs = pair("GATConv")
     edge_index, x = square("hub")
     assert_same_error(ours, theirs, x, edge_index, size=(40, 41))
     assert_same_error(ours, theirs, (x, None), edge_index, size=(41, 40))
-    assert_same_error(ours, theirs, x[None], edge_index)
-    assert_same_error(ours, theirs, x, transposed(edge_index, 40, 40))
-    assert_same_error(ours, theirs, x, edge_index, edge_features(edge_index)[:5])
+
+
+def test_gatv2_errors():
+    ours, theirs = pair("GATv2Conv")
+    edge_index, x = square("hub")
+    assert_same_error(ours, theirs, (x, None), edge_index)
+    assert_same_error(ours, theirs, x, edge_index, edge_features(edge_index))
+
+
+def test_supergat_errors():
+    for arguments in (
+        {"attention_type": "XX"},
+        {"neg_sample_ratio": 0.0},
+        {"edge_sample_ratio": 1.5},
+        {"heads": 0},
+    ):
+        errors = []
+        for library in (pyg_dfgnn.nn, torch_geometric.nn):
+            with pytest.raises(Exception) as error:  # noqa: PT011
+                make(library, "SuperGATConv", **arguments)(*reversed(square("hub")))
+            errors.append(type(error.value))
+        assert errors[0] is errors[1]
 
 
 def test_transformer_errors():
@@ -74,6 +109,7 @@ def test_transformer_errors():
     edge_index, x = square("hub")
     assert_same_error(ours, theirs, x, edge_index)
     assert_same_error(ours, theirs, (x, None), edge_index)
+    assert_same_error(ours, theirs, x, edge_index, edge_features(edge_index)[:, 0])
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -49,6 +49,15 @@ def test_gat_of_sources_only(in_channels, residual, device, fused):
     assert len(fused) == 3
 
 
+def test_edge_index_class_of_sources_only(device):
+    """PyG reads the number of destinations off an EdgeIndex, and else takes that of the sources."""
+    ours, theirs = pair("GATConv", device)
+    edge_index, (x, _) = two_sided("bipartite", device)
+    for sizes in ((29, 13), (None, None)):
+        edges = EdgeIndex(edge_index, sparse_size=sizes)
+        assert_same_call(ours, theirs, (x, None), edges, size=(29, 13))
+
+
 def test_gat_size(device, fused):
     ours, theirs = pair("GATConv", device)
     edge_index, x = two_sided("bipartite", device)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -29,7 +29,8 @@ from .measure import peak_mib, time_ms
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SCORES = ("dot", "cosine", "additive", "additive_v2")
-BACKENDS = ("smmf", "pmf", "auto", "pyg")
+OURS = ("smmf", "pmf", "tile", "auto")
+BACKENDS = (*OURS, "pyg", "compiled", "sdpa")
 L2_BYTES = 128 * 2**20  # inputs are rotated where they would fit a cache of this size
 # Largest error of a result, relative to the largest element of the float64 reference.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 2e-3}
@@ -114,17 +115,24 @@ class Workload:
     col: Tensor
     csc: dict[str, Tensor]
     max_degree: int
+    tiles: Tensor
+    tile_blocks: int
+    graphs: Tensor | None  # where the graphs of a batch begin, and the end
 
     @classmethod
     def load(cls, name: str, make: Callable[..., tuple], device: str) -> "Workload":
-        rowptr, col = make(name, device)[:2]
+        rowptr, col, graphs = make(name, device)
         colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, rowptr.numel() - 1)
+        tiles, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
         return cls(
             name,
             rowptr,
             col,
             {"colptr": colptr, "row": row, "perm": perm},
             int(rowptr.diff().max()),
+            tiles,
+            int(blocks),
+            graphs,
         )
 
     @property
@@ -163,10 +171,18 @@ def make_operands(
 def make_call(
     backend: str, score: str, workload: Workload
 ) -> Callable[[dict[str, Tensor]], Tensor]:
-    if backend == "pyg":
+    if backend in ("pyg", "compiled"):
         layer, edge_index = EagerAttention(score), workload.edge_index()
+        if backend == "compiled":
+            layer = torch.compile(layer)
         return lambda operands: layer(edge_index, operands, workload.num_nodes)
-    route = {"method": "auto", "max_degree": workload.max_degree} if backend == "auto" else {}
+    if backend == "sdpa":
+        return dense_attention(score, workload)
+    route: dict[str, Any] = {}
+    if backend in ("tile", "auto"):
+        route["tiles"] = workload.tiles
+    if backend == "auto":
+        route |= {"max_degree": workload.max_degree, "tile_blocks": workload.tile_blocks}
     family = (
         torch.ops.dfgnn.attention
         if backend == "auto"
@@ -176,6 +192,35 @@ def make_call(
     return lambda operands: op(workload.rowptr, workload.col, **operands, **workload.csc, **route)[
         0
     ]
+
+
+def dense_attention(score: str, workload: Workload) -> Callable[[dict[str, Tensor]], Tensor]:
+    """scaled_dot_product_attention of graphs padded to the largest, with a mask; the mask is made
+    before, operands are padded and results packed in the call."""
+    if score != "dot" or workload.graphs is None:
+        raise RuntimeError("only dot scores of batches")
+    begins = workload.graphs.to(workload.col.device)
+    sizes = begins.diff()
+    nodes = torch.arange(workload.num_nodes, device=begins.device)
+    graph = torch.arange(sizes.numel(), device=begins.device).repeat_interleave(sizes)
+    place = nodes - begins[graph]
+    width = -(-int(sizes.max()) // 8) * 8
+    mask = torch.zeros(sizes.numel(), 1, width, width, dtype=torch.bool, device=begins.device)
+    src, dst = workload.edge_index()
+    mask[graph[dst], 0, place[dst], place[src]] = True
+    padded = graph * width + place
+
+    def call(operands: dict[str, Tensor]) -> Tensor:
+        def pad(x: Tensor) -> Tensor:
+            empty = x.new_zeros(sizes.numel() * width, *x.shape[1:])
+            filled = empty.index_copy(0, padded, x)
+            return filled.view(sizes.numel(), width, *x.shape[1:]).transpose(1, 2)
+
+        q, k, v = (pad(operands[name]) for name in ("q", "k", "v"))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return out.transpose(1, 2).reshape(-1, *out.shape[1:2], out.size(-1))[padded]
+
+    return call
 
 
 def reference_rows(

@@ -71,23 +71,8 @@ using O = const OptTensor&;
 
 inline Call make_call(Op op, Score score, T rowptr, T col, O colptr, O row, O perm, T a, T b, T c, O a_edge, O bias,
                       std::optional<double> scale, double parameter, double dropout_p, O seed, Route route) {
-  return {op,
-          score,
-          rowptr,
-          col,
-          colptr,
-          row,
-          perm,
-          a,
-          b,
-          c,
-          a_edge,
-          bias,
-          scale,
-          parameter,
-          dropout_p,
-          seed,
-          std::move(route)};
+  return {op,    score,     rowptr,    col,  colptr,          row, perm, a, b, c, a_edge, bias,
+          scale, parameter, dropout_p, seed, std::move(route)};
 }
 
 // Operator signatures to Call. Routing is what make_route takes.

@@ -30,12 +30,25 @@ bool tile_can_run(const Attention& attention) {
          attention.head_dim() <= 128 && attention.head_dim() * bytes % 16 == 0;
 }
 
-// How many edges of smmf cost as much as one block (16 rows by 32 nodes) of tile: from times of both on the batches of
-// docs/performance.md, head size 128.
+// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf, and what they save on each
+// node: lines through the times of both methods on the batches of docs/performance.md (H200, one head of 128).
 struct TileCost {
-  double forward, backward;
+  double block, node;
 };
-constexpr TileCost kFullTileCost = {60, 60}, kHalfTileCost = {30, 30};
+constexpr TileCost kTileCosts[2][2][2] = {
+    // forward, backward
+    {{{95, 4.6}, {107, 3.8}},   // float32: dot and cosine,
+     {{87, 10.0}, {71, 3.9}}},  // additive
+    {{{42, 6.7}, {43, 4.5}},    // 16 bits
+     {{42, 6.7}, {43, 4.5}}},
+};
+
+bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
+  const bool half = attention.value.element_size() == 2, additive = attention.score == Score::additive;
+  const auto& cost = kTileCosts[half][additive][pass == Pass::backward];
+  const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
+  return cost.block * static_cast<double>(blocks) < edges + cost.node * nodes;
+}
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {
   const int64_t blocks = call.route.tile_blocks.guard_int(__FILE__, __LINE__);
@@ -44,10 +57,8 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
     return method;
   };
   if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention)) {
-    const auto& cost = attention.value.element_size() == 4 ? kFullTileCost : kHalfTileCost;
-    const double edges = static_cast<double>(blocks) * (pass == Pass::forward ? cost.forward : cost.backward);
-    if (edges <= static_cast<double>(attention.num_edges())) {
-      return log(Method::tile, blocks, " blocks cost as much as ", edges, " of ", attention.num_edges(), " edges");
+    if (tile_is_cheaper(attention, blocks, pass)) {
+      return log(Method::tile, blocks, " blocks of nodes for ", attention.num_edges(), " edges");
     }
   }
   if (pass == Pass::backward) return log(Method::smmf, "the backward pass of graphs that are no dense tiles");

@@ -50,7 +50,7 @@ def with_loops(
         edge_attr: ``[E]`` or ``[E, edge_dim]``, of the edges of ``edge_index``.
         graph: The structure.
         fill_value: The features of self-loops, or how to reduce those of the edges that point to
-            the node: "sum", "add", "mean", "min", "max" or "mul".
+            the node: "sum", "add", "mean", "min", "max", "mul" or "any".
         flow: That of the layer. PyG reduces over the second row of ``edge_index`` in either.
 
     Returns:
@@ -92,8 +92,14 @@ def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
     index = index.unsqueeze(1).expand_as(src)
     if reduction == "mul":
         return (zeros + 1).scatter_reduce(0, index, src, "prod")
-    extreme = "amin" if reduction == "min" else "amax"
-    return zeros.scatter_reduce(0, index, src, extreme, include_self=False)
+    if reduction == "any":
+        return zeros.scatter(0, index, src)
+    if reduction == "min" or reduction == "max":
+        return zeros.scatter_reduce(0, index, src, "a" + reduction, include_self=False)
+    raise ValueError(
+        "fill_value: expected a number, a tensor, 'sum', 'add', 'mean', 'min', 'max', 'mul' or "
+        f"'any', got '{reduction}'"
+    )
 
 
 def order_of_edges(graph: Graph) -> Tensor:

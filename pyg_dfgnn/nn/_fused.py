@@ -198,6 +198,13 @@ def has_kernels(value: Tensor) -> bool:
     return value.dtype in _DTYPES and value.device.type in ("cpu", "cuda", "meta")
 
 
+def wide(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]:
+    """int64 for int32, with which torch 2.13 gives PyG's steps wrong gradients. Scriptable."""
+    if isinstance(edge_index, Tensor):
+        return edge_index.long() if edge_index.dtype == torch.int32 else edge_index
+    return edge_index
+
+
 def is_autocast(t: Tensor) -> bool:
     """Whether autocast is on, on the device of the tensor."""
     return torch.is_autocast_enabled(t.device.type)

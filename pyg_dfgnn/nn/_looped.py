@@ -24,6 +24,9 @@ class LoopedConv(FusedConv):
         self_loops: bool,
     ) -> Optional[Graph]:
         """The graph to run fused on, or None where PyG's steps must run. Scriptable."""
+        if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code knows no EdgeIndex)
+            if x[1] is None and isinstance(edge_index, EdgeIndex):  # PyG looks at its sizes
+                return None
         num_src, num_dst = x[0].size(0), num_destinations(edge_index, x, size)
         if size is not None and isinstance(edge_index, Tensor) and size != (num_src, num_dst):
             return None

@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from ..graph import Graph
 from ..ops import cosine_attention
-from ._fused import FusedConv, as_in_autocast, no_fused_path
+from ._fused import FusedConv, as_in_autocast, no_fused_path, wide
 
 
 class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
@@ -38,9 +38,9 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
 
         Args:
             x: ``[N, F]``.
-            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
-                :class:`pyg_dfgnn.Graph`, built with ``self_loops=True`` where the layer adds
-                self-loops.
+            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor`` or a
+                torch.sparse tensor; or a :class:`pyg_dfgnn.Graph`, built with ``self_loops=True``
+                where the layer adds self-loops.
 
         Returns:
             ``[N, F]``.
@@ -64,4 +64,4 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
                 edge_index, _ = remove_self_loops(edge_index)
                 edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(self.node_dim))
         # propagate_type: (x: Tensor, x_norm: Tensor)
-        return self.propagate(edge_index, x=x, x_norm=F.normalize(x, p=2.0, dim=-1))
+        return self.propagate(wide(edge_index), x=x, x_norm=F.normalize(x, p=2.0, dim=-1))

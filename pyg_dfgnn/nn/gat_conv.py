@@ -14,7 +14,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 from ..graph import Graph, is_adjacency
 from ..ops import additive_attention, additive_logits, spmm
 from ._edges import attention_weights, edge_features, with_loops
-from ._fused import Given, NotGiven, no_fused_path
+from ._fused import Given, NotGiven, no_fused_path, wide
 from ._looped import LoopedConv
 
 if typing.TYPE_CHECKING:
@@ -106,14 +106,14 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         size: Size = None,
         return_attention_weights: Optional[bool] = None,
     ) -> Union[Tensor, tuple[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, SparseTensor]]:
-        """``Σ_j α_ij W x_j``, with ``α = softmax_j(leaky_relu(a_dst·W x_i + a_src·W x_j))``.
+        """``Σ_j α_ij W x_j``, ``α = softmax_j(leaky_relu(a_dst·W x_i + a_src·W x_j + a_e·W_e e))``.
 
         Args:
             x: ``[N, in_channels]``, or a pair of such for the sources and the destinations, the
                 latter perhaps None.
-            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
-                :class:`pyg_dfgnn.Graph`, built with ``self_loops=True`` where the layer adds
-                self-loops.
+            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor`` or a
+                torch.sparse tensor; or a :class:`pyg_dfgnn.Graph`, built with ``self_loops=True``
+                where the layer adds self-loops.
             edge_attr: ``[E, edge_dim]``.
             size: The number of sources and of destinations.
             return_attention_weights: Where it is True, attention weights ``[E, heads]`` (after
@@ -273,7 +273,8 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         """PyG's steps: the aggregated messages, and the attention weights of the edges."""
         if torch.jit.is_scripting() and self.scripts_fused:
             raise ValueError(no_fused_path())
+        edges = wide(edge_index)
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
-        alpha = self.edge_updater(edge_index, alpha=self.scalars(x), edge_attr=edge_attr, size=size)
+        alpha = self.edge_updater(edges, alpha=self.scalars(x), edge_attr=edge_attr, size=size)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
-        return self.propagate(edge_index, x=x, alpha=alpha, size=size), alpha
+        return self.propagate(edges, x=x, alpha=alpha, size=size), alpha

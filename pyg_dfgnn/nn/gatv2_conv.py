@@ -13,7 +13,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 from ..graph import Graph, is_adjacency
 from ..ops import additive_v2_attention, additive_v2_logits, logits_attention, spmm
 from ._edges import attention_weights, edge_features, with_loops
-from ._fused import Given, NotGiven, no_fused_path
+from ._fused import Given, NotGiven, no_fused_path, wide
 from ._looped import LoopedConv
 
 if typing.TYPE_CHECKING:
@@ -259,8 +259,8 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
             raise ValueError(no_fused_path())
         x_src, x_dst = x
         assert x_dst is not None
-        pair = (x_src, x_dst)
+        pair, edges = (x_src, x_dst), wide(edge_index)
         # edge_updater_type: (x: PairTensor, edge_attr: OptTensor)
-        alpha = self.edge_updater(edge_index, x=pair, edge_attr=edge_attr)
+        alpha = self.edge_updater(edges, x=pair, edge_attr=edge_attr)
         # propagate_type: (x: PairTensor, alpha: Tensor)
-        return self.propagate(edge_index, x=pair, alpha=alpha), alpha
+        return self.propagate(edges, x=pair, alpha=alpha), alpha

@@ -1,7 +1,7 @@
 """The self-supervised graph attention layer."""
 
 import math
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 from ..graph import Graph, build_graph
 from ..ops import additive_logits, logits_attention, sddmm
 from ._edges import destinations, order_of_edges
-from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path
+from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path, wide
 
 
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
@@ -78,9 +78,9 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
 
         Args:
             x: ``[N, in_channels]``.
-            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
-                :class:`pyg_dfgnn.Graph`, built with ``self_loops=True`` where the layer adds
-                self-loops.
+            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor`` or a
+                torch.sparse tensor; or a :class:`pyg_dfgnn.Graph`, built with ``self_loops=True``
+                where the layer adds self-loops.
             neg_edge_index: ``[2, num_pairs]``, pairs that are no edges; drawn where it is None.
             batch: ``[N]``, the example of each node: pairs are drawn within one.
 
@@ -101,14 +101,14 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             out = self.attend(x, edge_index, num_nodes)
         if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code leaves it out)
             if self.training:
-                self.supervise(x, edge_index, neg_edge_index, num_nodes, batch)
+                self.supervise(x, edge_index, graph, neg_edge_index, num_nodes, batch)
         out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
         return out if self.bias is None else out + self.bias
 
     def attend_fused(self, x: Tensor, graph: Graph) -> Tensor:
         """The aggregated messages ``[N, heads, out_channels]``."""
         logits = sddmm(x, x, graph)
-        if self.attention_type == "MX":
+        if self.att_r is not None:  # "MX"; TorchScript would compile what compares strings for "SD"
             dst, src = (x * self.att_r).sum(dim=-1), (x * self.att_l).sum(dim=-1)
             logits = additive_logits(dst, src, graph) * logits.sigmoid()
         else:
@@ -129,7 +129,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             raise ValueError(no_fused_path())
         edge_index = self.with_self_loops(edge_index, num_nodes)
         # propagate_type: (x: Tensor)
-        return self.propagate(edge_index, x=x)
+        return self.propagate(wide(edge_index), x=x)
 
     def with_self_loops(
         self, edge_index: Union[Tensor, SparseTensor], num_nodes: int
@@ -146,15 +146,23 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
     @torch.jit.unused
     @torch.compiler.disable
     def supervise(
-        self, x: Tensor, edge_index: Any, negatives: OptTensor, num_nodes: int, batch: OptTensor
+        self,
+        x: Tensor,
+        edge_index: Any,
+        graph: Any,
+        negatives: OptTensor,
+        num_nodes: int,
+        batch: OptTensor,
     ) -> None:
         """Keeps the scores and the classes of edges and of others, for the loss."""
         edges = self.all_edges(edge_index, num_nodes)
         positives = self.positive_sampling(edges)
-        scores = self.score_pairs(x, positives)
+        # All edges are those of the graph, in whose order a SparseTensor's self-loops are last.
+        known = positives is edges and not isinstance(edge_index, SparseTensor)
+        scores = self.score_pairs(x, positives, graph if known else None)
         if negatives is None:
             negatives = self.negative_sampling(edges, num_nodes, batch)
-        self.att_x = torch.cat([scores, self.score_pairs(x, negatives)])
+        self.att_x = torch.cat([scores, self.score_pairs(x, negatives, None)])
         self.att_y = self.att_x.new_zeros(self.att_x.size(0))
         self.att_y[: positives.size(1)] = 1.0
 
@@ -169,12 +177,13 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             return torch.stack([src, dst])
         return edge_index
 
-    def score_pairs(self, x: Tensor, pairs: Tensor) -> Tensor:
-        """The products ``[num_pairs, heads]`` that the loss is of."""
+    def score_pairs(self, x: Tensor, pairs: Tensor, graph: Optional[Graph]) -> Tensor:
+        """The products ``[num_pairs, heads]`` that the loss is of; ``graph`` is of the pairs."""
         num_nodes = x.size(0)
         if not (self.may_fuse() and has_kernels(x)):
             ends = x[pairs[1]], x[pairs[0]]
             return self.get_attention(pairs[1], *ends, num_nodes=num_nodes, return_logits=True)
-        graph = build_graph(pairs, num_nodes, num_nodes)
+        if graph is None:
+            graph = build_graph(pairs, num_nodes, num_nodes)
         products = sddmm(x, x, graph).index_select(0, order_of_edges(graph)).to(x.dtype)
         return products if self.attention_type == "MX" else products / math.sqrt(self.out_channels)

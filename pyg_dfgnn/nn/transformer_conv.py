@@ -12,7 +12,7 @@ from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 from ..graph import Graph
 from ..ops import dot_attention, edge_softmax, sddmm, spmm
 from ._edges import attention_weights, edge_features, incidence
-from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path
+from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path, wide
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -97,12 +97,12 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         edge_attr: OptTensor = None,
         return_attention_weights: Optional[bool] = None,
     ) -> Union[Tensor, tuple[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, SparseTensor]]:
-        """``out = Σ_j α_ij W_v x_j (+ root)``, with ``α = softmax_j(q_i·k_j / sqrt(C))``.
+        """``out = Σ_j α_ij (v_j + W_e e) (+ root)``, ``α = softmax_j(q_i·(k_j + W_e e) / √C)``.
 
         Args:
             x: ``[N, in_channels]``, or a pair of such for the sources and the destinations.
-            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor``; or a
-                :class:`pyg_dfgnn.Graph`.
+            edge_index: ``[2, E]``; or the transposed adjacency as a ``SparseTensor`` or a
+                torch.sparse tensor; or a :class:`pyg_dfgnn.Graph`.
             edge_attr: ``[E, edge_dim]``.
             return_attention_weights: Where it is not None, attention weights ``[E, heads]`` (before
                 dropout) are returned too.
@@ -160,6 +160,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
 
         logits = sddmm(query, key, graph)
         features: Optional[Tensor] = None
+        weight: Optional[Tensor] = None
         edges = graph
         if self.lin_edge is not None and edge_attr is not None:
             if not self.may_project(edge_attr, graph):
@@ -167,7 +168,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             # q·(k + W e) = q·k + (Wᵀ q)·e  and  Σ α (v + W e) = Σ α v + W Σ α e
             features = edge_attr.view(graph.eid.size(0), self.lin_edge.weight.size(1))
             features = features.index_select(0, graph.eid).to(query.dtype).unsqueeze(1)
-            weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+            weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1).to(query.dtype)
             projected = torch.einsum("nhc,hcd->nhd", query, weight)
             edges = incidence(graph)
             logits = logits + sddmm(projected, features, edges)
@@ -179,8 +180,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         else:
             dropped = F.dropout(edge_softmax(logits, graph).to(like.dtype), dropout_p)
         out = spmm(dropped, value, graph)
-        if self.lin_edge is not None and features is not None:
-            weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+        if features is not None and weight is not None:
             summed = spmm(dropped, features, edges)
             out = out + torch.einsum("nhd,hcd->nhc", summed, weight)
         return as_in_autocast(out), alpha
@@ -198,8 +198,9 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             raise ValueError(no_fused_path())
         if isinstance(edge_index, Graph):
             raise ValueError(no_fused_path())
+        edges = wide(edge_index)
         # propagate_type: (query: Tensor, key:Tensor, value: Tensor, edge_attr: OptTensor)
-        out = self.propagate(edge_index, query=query, key=key, value=value, edge_attr=edge_attr)
+        out = self.propagate(edges, query=query, key=key, value=value, edge_attr=edge_attr)
         alpha = self._alpha
         self._alpha = None
         return out, alpha

@@ -44,7 +44,10 @@ class Case:
         training: The layer's mode.
         dtype: That of the weights and of all inputs.
         autocast: The dtype of autocast, None without.
+        gradients: What they are asked for: ``"all"``, ``"weights"``, ``"inputs"`` or ``"nothing"``.
         zeros: Some features are exactly 0.
+        transposed: Features lie in memory by column.
+        swapped: Our layer is made by ``fuse`` of PyG's, if it does.
         seed: Of weights and inputs.
     """
 
@@ -60,7 +63,10 @@ class Case:
     training: bool = True
     dtype: str = "float32"
     autocast: str | None = None
+    gradients: str = "all"
     zeros: bool = False
+    transposed: bool = False
+    swapped: bool = False
     seed: int = 0
 
     @property
@@ -94,7 +100,10 @@ def cases(draw: st.DrawFn, layer: str) -> Case:
         form=draw(st.sampled_from(forms)),
         dtype=draw(st.sampled_from(("float32", *DTYPES))),
         training=draw(st.booleans()),
+        gradients=draw(st.sampled_from(("all", "all", "weights", "inputs", "nothing"))),
         zeros=draw(st.booleans()),
+        transposed=draw(st.booleans()),
+        swapped=draw(st.booleans()),
         seed=draw(st.integers(0, 99)),
     )
     if case.dtype == "float32":
@@ -174,8 +183,10 @@ def arguments_of(draw: st.DrawFn, layer: str, x: str, training: bool) -> dict[st
         maybe("heads", st.integers(1, 4))
         maybe("concat", st.booleans())
         maybe("bias", st.booleans())
-        # A mask drawn at random is not PyG's; no edge or every edge is.
-        maybe("dropout", st.sampled_from((0.0, 1.0) if training else (0.6,)))
+        # A mask drawn at random is not PyG's; one of no edge or of every edge is. In SuperGATConv
+        # it still takes random numbers, which changes the samples drawn after it.
+        in_training = (0.0,) if layer == "SuperGATConv" else (0.0, 1.0)
+        maybe("dropout", st.sampled_from(in_training if training else (0.6,)))
     if layer == "TransformerConv":
         maybe("beta", st.booleans())
         maybe("root_weight", st.booleans())

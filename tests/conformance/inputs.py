@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+import torch_geometric.nn
 from conformance.cases import Case, torch_dtype
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
+
+import pyg_dfgnn.nn
 
 MATRICES = ("SparseTensor", "sparse_coo", "sparse_csr", "sparse_csc")
 
@@ -43,7 +46,9 @@ def build(layer: Any, case: Case, device: str, dtype: torch.dtype) -> Call:
         values = torch.randn(shape, generator=generator)
         if case.zeros:
             values[::2] = 0
-        return rounded(values).requires_grad_()
+        if case.transposed and len(shape) == 2:
+            values = values.t().contiguous().t()
+        return rounded(values).requires_grad_(case.gradients in ("all", "inputs"))
 
     widths = case.arguments.get("in_channels", 6)
     widths = [5 if w == -1 else w for w in (widths if isinstance(widths, tuple) else (widths,))]
@@ -79,6 +84,7 @@ def build(layer: Any, case: Case, device: str, dtype: torch.dtype) -> Call:
         if "lin" not in name or not case.is_lazy:  # whose values tell whether they were drawn alike
             parameter.data = torch.randn(parameter.shape, generator=generator) * 0.7
         parameter.data = rounded(parameter.data)
+        parameter.requires_grad_(parameter.requires_grad and case.gradients in ("all", "weights"))
     if isinstance(getattr(layer, "fill_value", None), Tensor):
         layer.fill_value = rounded(layer.fill_value)
     leaves |= dict(layer.named_parameters())
@@ -90,6 +96,11 @@ def make(library: Any, case: Case) -> Any:
     arguments = dict(case.arguments)
     if arguments.get("fill_value") == "tensor":
         arguments["fill_value"] = torch.linspace(-1, 1, arguments.get("edge_dim", 1))
+    if library is pyg_dfgnn.nn and case.swapped:
+        seed(case.seed)
+        layer = getattr(torch_geometric.nn, case.layer)(**arguments)
+        if pyg_dfgnn.fuse(layer).swapped:
+            return layer
     seed(case.seed)
     return getattr(library, case.layer)(**arguments)
 
@@ -100,8 +111,8 @@ def initialise(layer: Any, case: Case, inputs: Any, options: dict[str, Any]) -> 
     def as_float(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(as_float, value))
-        is_dense = isinstance(value, Tensor) and value.layout == torch.strided
-        return value.detach().float() if is_dense and value.requires_grad else value
+        is_features = isinstance(value, Tensor) and value.is_floating_point()
+        return value.detach().float() if is_features and value.layout == torch.strided else value
 
     seed(case.seed)
     with torch.no_grad(), contextlib.suppress(Exception):

@@ -106,8 +106,9 @@ def assert_close(name: str, actual: Outcome, expected: Outcome, case: Case) -> N
         ours, theirs = ours[1::2], theirs[1::2]
     scale = max(largest(theirs), 0.01)
     if is_gradient:  # one that cancels to nothing counts relative to the others
+        share = 0.25 if case.precision in HALF else 0.05
         all_grads = (t for n, t in expected.tensors.items() if n.endswith(".grad"))
-        scale = max(scale, 0.05 * max(map(largest, all_grads), default=0.0))
+        scale = max(scale, share * max(map(largest, all_grads), default=0.0))
     torch.testing.assert_close(
         ours.double(),
         theirs.double(),
@@ -174,6 +175,8 @@ def flatten(result: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     def add(name: str, value: Any) -> None:
         facts[name] = type(value)
+        if isinstance(value, Tensor):
+            facts[f"{name}.requires_grad"] = value.requires_grad
         if isinstance(value, tuple):
             for i, part in enumerate(value):
                 add(f"{name}[{i}]", part)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 find_tiles = torch.ops.dfgnn.find_tiles
 
 # cuda/tile_geometry.h
-STRIDE, WARP_ROWS, WINDOW, CHUNK, MAX_CHUNKS, WIDE = 64, 16, 64, 32, 24, 8
+STRIDE, WARP_ROWS, WINDOW, CHUNK, MAX_CHUNKS = 64, 16, 64, 32, 24
 
 SQUARE = [name for name in graphs.GRAPHS if (g := graphs.make(name)).num_src == g.num_dst]
 
@@ -43,13 +43,11 @@ def expected_tiles(rows: list[list[int]]) -> list[int]:
 def expected_blocks(rows: list[list[int]], tiles: list[int]) -> int:
     """Chunks that the rows of a warp have edges in, and edges of rows that no mask can hold."""
     total = 0
-    for t, (begin, end) in enumerate(pairwise(tiles)):
+    for begin, end in pairwise(tiles):
         if begin == end:
             continue
-        size = WINDOW
-        if (t + WIDE) * STRIDE > end:
-            windows = ceil((end - begin) / WINDOW)
-            size = ceil((end - begin) / windows / WARP_ROWS) * WARP_ROWS
+        windows = ceil((end - begin) / WINDOW)
+        size = ceil((end - begin) / windows / WARP_ROWS) * WARP_ROWS
         for window in range(begin, end, size):
             window_end = min(window + size, end)
             for band in range(window, window_end, WARP_ROWS):

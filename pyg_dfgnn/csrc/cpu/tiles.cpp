@@ -45,7 +45,7 @@ class TileFinder {
     for (int64_t t = 0; t * kStride < num_nodes_; ++t) {
       const int64_t begin = tiles[t], end = tiles[t + 1];
       if (begin == end) continue;
-      const int rows = window_rows(static_cast<int>(end - begin), (t + kWide) * kStride <= end);
+      const int rows = window_rows(static_cast<int>(end - begin));
       for (int64_t window = begin; window < end; window += rows) {
         const int64_t window_end = std::min(window + rows, end);
         for (int64_t band = window; band < window_end; band += kWarpRows) {

@@ -1,0 +1,103 @@
+"""Calls of scripted layers beside the plain one: edge features, attention weights, PyG's steps."""
+
+import io
+import zipfile
+
+import pytest
+import torch
+from layers import EDGE_LAYERS, LAYERS, WEIGHT_LAYERS, make, pair, square, transposed
+from torch import Tensor
+from torch_geometric.typing import SparseTensor
+
+import pyg_dfgnn.nn
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*TorchScript:DeprecationWarning")
+
+
+def saved_modules(scripted: torch.jit.ScriptModule) -> str:
+    """The files of a saved module; those of code are named as the Python modules."""
+    buffer = io.BytesIO()
+    torch.jit.save(scripted, buffer)
+    return " ".join(zipfile.ZipFile(buffer).namelist())
+
+
+def test_other_calls_are_refused():
+    """PyG's steps are left out, and with them the operators of torch_scatter."""
+    conv = torch.jit.script(make(pyg_dfgnn.nn, "TransformerConv"))
+    x, edge_index = reversed(square("hub"))
+    with pytest.raises(torch.jit.Error, match="needs PyG's message passing"):
+        conv.forward__0(x, edge_index, torch.rand(edge_index.size(1), 2, 5))
+    with pytest.raises(torch.jit.Error, match="edge_index: expected an int32 or int64 tensor"):
+        conv.forward__0(x, edge_index.float())
+
+
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+def test_edge_features(layer):
+    class Model(torch.nn.Module):
+        def __init__(self, conv):
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+            return self.conv(x, edge_index, edge_attr)
+
+    x, edge_index = reversed(square("hub"))
+    edge_attr = torch.rand(edge_index.size(1), 3)
+    ours, theirs = pair(layer, edge_dim=3)
+    result = torch.jit.script(Model(ours))(x, edge_index, edge_attr)
+    torch.testing.assert_close(result, theirs(x, edge_index, edge_attr), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", WEIGHT_LAYERS)
+def test_attention_weights(layer):
+    class Weights(torch.nn.Module):
+        def __init__(self, conv):
+            super().__init__()
+            self.conv = conv
+
+        def forward(
+            self, x: Tensor, edges: Tensor, edge_attr: Tensor
+        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            return self.conv(x, edges, edge_attr, return_attention_weights=True)
+
+    class SparseWeights(torch.nn.Module):
+        def __init__(self, conv):
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, edges: SparseTensor) -> tuple[Tensor, SparseTensor]:
+            return self.conv(x, edges, return_attention_weights=True)
+
+    ours, theirs = pair(layer, edge_dim=3)
+    x, edge_index = reversed(square("hub"))
+    edge_attr = torch.rand(edge_index.size(1), 3)
+    scripted = torch.jit.script(Weights(ours))
+    expected = theirs(x, edge_index, edge_attr, return_attention_weights=True)
+    torch.testing.assert_close(scripted(x, edge_index, edge_attr), expected, rtol=1e-5, atol=1e-5)
+    assert "torch_geometric/utils/_scatter" not in saved_modules(scripted)
+
+    loops = {} if layer == "TransformerConv" else {"add_self_loops": False}
+    ours, theirs = pair(layer, edge_dim=3, **loops)
+    adj_t = transposed(edge_index, 40, 40, edge_attr)
+    out, weights = torch.jit.script(SparseWeights(ours))(x, adj_t)
+    expected = theirs(x, adj_t, return_attention_weights=True)
+    torch.testing.assert_close(out, expected[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(weights.to_dense(), expected[1].to_dense())
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_other_aggregation(layer):
+    """By PyG's steps, also those of GATConv, which itself does not script in PyG 2.8."""
+
+    class Model(torch.nn.Module):
+        def __init__(self, conv):
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(x, edge_index)
+
+    ours, theirs = pair(layer, aggr="mean")
+    x, edge_index = reversed(square("hub"))
+    result = torch.jit.script(Model(ours))(x, edge_index)
+    torch.testing.assert_close(result, theirs(x, edge_index), rtol=1e-5, atol=1e-5)
