@@ -53,6 +53,12 @@ def lookup(edge_index: Any, arguments: tuple[Hashable, ...], build: Callable[...
     return result
 
 
+def known(edge_index: Any, arguments: tuple[Hashable, ...]) -> Any:
+    """What :func:`lookup` would return without building; None where it would build."""
+    version, built = _entries.get(edge_index, (None, {}))
+    return built.get(arguments) if version == _version(_tensors(edge_index)) else None
+
+
 def _tensors(edge_index: Union[Tensor, SparseTensor]) -> tuple[Tensor, ...]:
     """The tensors that hold the edges."""
     if isinstance(edge_index, SparseTensor):

@@ -12,6 +12,9 @@ from torch_geometric.utils import is_torch_sparse_tensor
 
 from . import _cache
 
+# What the cache knows an edge_index by whose structure is prepared, see transforms.py.
+PREPARED = ("prepared",)
+
 
 class Graph(NamedTuple):
     """A graph, its edges compressed by destination (CSR) and by source (CSC); immutable.
@@ -276,7 +279,11 @@ def _build_eager(
     self_loops: bool,
     flow: str,
 ) -> Graph:
-    """As :func:`_build_checked`, by an EdgeIndex's own caches where it has or can fill them."""
+    """As :func:`_build_checked`, by what is known: the structure of a batch that was computed
+    graph by graph, an EdgeIndex's own caches where it has or can fill them."""
+    prepared = _cache.known(edge_index, PREPARED)
+    if prepared is not None and (num_src, num_dst, flow) == prepared.fits:
+        return prepared.graph(self_loops)
     if not self_loops and _compresses_itself(edge_index, num_src, num_dst, flow):
         graph, stats = _convert_edge_index(edge_index, flow)
         max_degree, _, tile_blocks = stats.tolist()

@@ -1,4 +1,4 @@
-"""Every example runs, and so does every Python snippet of the README."""
+"""Every example runs, and so does every Python snippet of the README and of docs/transforms.md."""
 
 import json
 import os
@@ -15,8 +15,12 @@ from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # also where not installed
-README = ROOT / "README.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "transforms.md")
+SNIPPETS = [
+    snippet
+    for document in DOCUMENTS
+    for snippet in re.findall(r"```python\n(.*?)```", document.read_text(), flags=re.DOTALL)
+]
 SMALL = ["--graphs=8", "--batch-size=4", "--epochs=2", "--hidden=16", "--heads=2", "--layers=1"]
 
 

@@ -1,0 +1,186 @@
+"""The structure of a dataset's graphs, computed once, in as few bytes as a batch of them needs.
+
+``PrecomputeGraph`` is a transform of PyG for datasets of small graphs. What it stores concatenates:
+``Batch`` and ``DataLoader`` need no more than what they do with any attribute, in worker processes,
+pinned or not, and ``batch.to_data_list()`` takes it apart again. On the device, the structure of
+the batch is made of it without waiting, and ``batch.edge_index`` is known to have that structure:
+
+    dataset = TUDataset(root, name, pre_transform=PrecomputeGraph())
+    for batch in DataLoader(dataset, batch_size=1024, num_workers=4, pin_memory=True):
+        batch = batch.to("cuda", non_blocking=True)
+        out = model(batch.x, batch.edge_index)
+"""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from . import _cache
+from ._side_by_side import TILE_STRIDE, SideBySide
+from .graph import PREPARED, Graph, build_graph
+
+# Attributes. By their names, PyG concatenates them along the first dimension and adds nothing to
+# them, and finds the number of nodes and of edges in them.
+DEGREE = "dfgnn_node_degree"
+SOURCE = "dfgnn_edge_source"
+# Shape [work, 0]: a number that concatenation adds up, and that stays on the host.
+WORK = "dfgnn_tile_work"
+WORK_PER_BLOCK = 16
+
+INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32)
+
+
+class PrecomputedData(Data):
+    """A graph, or a batch of graphs, whose structure is stored by :class:`PrecomputeGraph`.
+
+    Whatever changes nodes or edges of it must set ``edge_index``, which drops the structure.
+    """
+
+    @property
+    def edge_index(self) -> Optional[Tensor]:
+        """``[2, E]``, int64, sorted by destination and then by source.
+
+        The same object every time; :func:`pyg_dfgnn.build_graph`, and so every layer, finds the
+        structure by it.
+        """
+        kept = self._store.get("edge_index")
+        if SOURCE not in self._store:
+            return kept
+        source, prepared = self._store[SOURCE], self._prepared()
+        if not _cache.is_eager(source):
+            return prepared.edge_index() if kept is None else kept
+        if kept is None:
+            kept = _cache.lookup(source, ("edge_index",), lambda _, _name: prepared.edge_index())
+        _cache.lookup(kept, PREPARED, lambda _, _name: prepared)
+        return kept
+
+    @edge_index.setter
+    def edge_index(self, edge_index: Optional[Tensor]) -> None:
+        for name in (DEGREE, SOURCE, WORK):
+            self._store.pop(name, None)
+        self._store.edge_index = edge_index
+
+    def graph(self, self_loops: bool = False) -> Graph:
+        """The structure, an argument of layers in the place of ``edge_index``.
+
+        It waits for nothing, and can be given to compiled and scripted models.
+
+        Args:
+            self_loops: As in :func:`pyg_dfgnn.build_graph`; layers that add self-loops
+                (``GATConv``, ``AGNNConv``, …) need True.
+        """
+        return self._prepared().graph(self_loops)
+
+    def _prepared(self) -> SideBySide:
+        if SOURCE not in self._store:
+            raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
+        source = self._store[SOURCE]
+        if not _cache.is_eager(source):
+            return self._side_by_side()
+        return _cache.lookup(source, PREPARED, lambda _, _name: self._side_by_side())
+
+    def _side_by_side(self) -> SideBySide:
+        degree, source = self._store[DEGREE], self._store[SOURCE]
+        ptr = self._store.get("ptr")
+        if ptr is None:  # no batch
+            ptr = torch.arange(2, device=degree.device) * degree.size(0)
+        blocks = -(-self._store[WORK].size(0) // WORK_PER_BLOCK)
+        return SideBySide(degree, source, ptr, blocks)
+
+
+torch.serialization.add_safe_globals([PrecomputedData])  # as PyG does with Data, for datasets
+
+
+class PrecomputeGraph(BaseTransform):
+    """Computes the structure that :func:`pyg_dfgnn.build_graph` makes of ``edge_index``.
+
+    For ``pre_transform``, ``transform`` or the data itself. It sorts the edges by destination and
+    then by source, all attributes of edges with them, and makes a ``Data`` a
+    :class:`PrecomputedData`; a class derived from that is kept. As transforms that come later
+    would change edges behind its back, it has to be the last one.
+
+    Args:
+        index_dtype: That of what is stored for each node and edge: ``torch.uint8`` serves graphs
+            of up to 256 nodes with up to 255 edges each, ``torch.int16`` of up to 32768 nodes with
+            up to 32767 edges each, ``torch.int32`` all. It is the same for all graphs of a dataset,
+            because they are concatenated.
+        remove_edge_index: Whether to drop the attribute itself, 16 bytes for every edge;
+            ``data.edge_index`` is then made of the structure when it is read.
+
+    Raises:
+        TypeError: of data that is no ``Data``, or of a class of its own.
+        ValueError: ``edge_index`` is missing or of the wrong kind, the number of nodes is unknown,
+            or a graph is too large for ``index_dtype``.
+        IndexError: ``edge_index`` holds a node that is out of range.
+    """
+
+    def __init__(
+        self, index_dtype: torch.dtype = torch.int16, remove_edge_index: bool = True
+    ) -> None:
+        if index_dtype not in INDEX_DTYPES:
+            raise ValueError(
+                f"index_dtype: expected torch.uint8, torch.int16 or torch.int32, got {index_dtype}"
+            )
+        self.index_dtype = index_dtype
+        self.remove_edge_index = remove_edge_index
+
+    def forward(self, data: Data) -> PrecomputedData:
+        if type(data) is not Data and not isinstance(data, PrecomputedData):
+            raise TypeError(
+                "data: expected a torch_geometric.data.Data, or one of a class derived from "
+                f"pyg_dfgnn.transforms.PrecomputedData, got {type(data).__name__}"
+            )
+        edge_index, num_nodes = data.edge_index, data.num_nodes
+        if not isinstance(edge_index, Tensor) or num_nodes is None:
+            raise ValueError("data: expected an edge_index and a number of nodes")
+        build_graph(edge_index, num_nodes, num_nodes)  # checks it
+        order = (edge_index[1].long() * num_nodes + edge_index[0]).argsort(stable=True)
+        for name in data._store.edge_attrs():
+            value = data._store[name]
+            dim = data.__cat_dim__(name, value)
+            data._store[name] = value.index_select(dim, order.to(value.device))
+        edge_index = edge_index.index_select(1, order)
+
+        graph = build_graph(edge_index.cpu(), num_nodes, num_nodes, self_loops=True)
+        degree = edge_index[1].bincount(minlength=num_nodes)
+        self._check_fits(num_nodes, int(degree.max()) if num_nodes > 0 else 0)
+        if type(data) is Data:
+            object.__setattr__(data, "__class__", PrecomputedData)  # Data's own sets an attribute
+        data.edge_index = edge_index
+        if self.remove_edge_index:
+            del data._store["edge_index"]
+        data._store[DEGREE] = degree.to(self.index_dtype)
+        data._store[SOURCE] = edge_index[0].to(self.index_dtype)
+        data._store[WORK] = torch.empty(tile_work(graph), 0)
+        return data
+
+    def _check_fits(self, num_nodes: int, max_degree: int) -> None:
+        largest = torch.iinfo(self.index_dtype).max
+        if max(num_nodes - 1, max_degree) > largest:
+            raise ValueError(
+                f"index_dtype: expected one that holds the numbers of {num_nodes} nodes and "
+                f"degrees up to {max_degree}, got {self.index_dtype}"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.index_dtype}, remove_edge_index={self.remove_edge_index})"
+        )
+
+
+def tile_work(graph: Graph) -> int:
+    """What a graph adds to the work of method "tile" in a batch of its like, in parts of blocks.
+
+    A tile takes small graphs together, so that it is counted for several copies side by side.
+    """
+    nodes, edges = graph.num_dst, int(graph.rowptr[-1])
+    copies = max(1, 8 * TILE_STRIDE // max(1, nodes))
+    first = torch.arange(copies, dtype=graph.col.dtype).unsqueeze(1) * nodes
+    col = (graph.col[:edges] + first).flatten()
+    degree = graph.rowptr.diff().repeat(copies)
+    rowptr = torch.nn.functional.pad(degree.cumsum(0, dtype=col.dtype), (1, 0))
+    _, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
+    return -(-int(blocks) * WORK_PER_BLOCK // copies)

@@ -1,0 +1,406 @@
+"""PrecomputeGraph: what it stores collates to the structure that build_graph makes of a batch."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import hypothesis
+import pytest
+import torch
+import torch_geometric.nn
+from hypothesis import strategies as st
+from layers import LAYERS, make
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
+from torch_geometric.loader import DataLoader
+
+import pyg_dfgnn
+from pyg_dfgnn import Graph, _side_by_side, build_graph
+from pyg_dfgnn.transforms import PrecomputedData, PrecomputeGraph
+
+SIZES = [5, 1, 0, 40, 2, 64, 65, 130, 1, 1, 200, 3]
+KINDS = ["plain", "loops", "twice", "shuffled"]
+
+
+def graph_of(nodes: int, density: float, kind: str, seed: int) -> Data:
+    """A graph whose edges have an attribute that tells their ends."""
+    generator = torch.Generator().manual_seed(seed)
+    adjacent = torch.rand(nodes, nodes, generator=generator) < density
+    if kind != "loops":
+        adjacent.fill_diagonal_(False)
+    edge_index = adjacent.nonzero().t()
+    if kind == "twice":
+        edge_index = torch.cat([edge_index, edge_index[:, ::3]], 1)
+    if kind == "shuffled":
+        edge_index = edge_index[:, torch.randperm(edge_index.size(1), generator=generator)]
+    return Data(
+        x=torch.randn(nodes, 8, generator=generator),
+        edge_index=edge_index.contiguous(),
+        edge_attr=(edge_index[0] * 1000 + edge_index[1]).float().unsqueeze(1),
+    )
+
+
+def graphs_of(kind: str) -> list[Data]:
+    return [graph_of(nodes, 0.4, kind, seed) for seed, nodes in enumerate(SIZES)]
+
+
+def edges_of(data: Data) -> list[tuple[int, int, float]]:
+    return sorted(zip(*data.edge_index.tolist(), data.edge_attr[:, 0].tolist(), strict=True))
+
+
+def check_structure(batch: PrecomputedData, self_loops: bool) -> None:
+    """What build_graph makes of the edges, without what it would have to wait for."""
+    nodes = batch.num_nodes
+    found, edge_index = batch.graph(self_loops), batch.edge_index
+    expected = build_graph(edge_index.clone(), nodes, nodes, self_loops)
+    torch.testing.assert_close(found[:6], expected[:6], rtol=0, atol=0)
+    assert found[6:10] == (nodes, nodes, -1, self_loops)
+    assert build_graph(edge_index, nodes, nodes, self_loops) is found
+    check_tiles(found)
+
+
+def check_tiles(graph: Graph) -> None:
+    """No edge leaves a tile; they begin where find_tiles has them begin, or later."""
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    assert graph.tiles.dtype == tiles.dtype
+    assert graph.tiles.shape == tiles.shape
+    assert (graph.tiles >= tiles).all()
+    assert graph.tiles[-1] == graph.num_dst
+    dst = torch.arange(graph.num_dst, device=graph.col.device).repeat_interleave(
+        graph.rowptr.diff()
+    )
+    src = graph.col[: dst.numel()]
+    tiles = graph.tiles.long()
+    assert torch.equal(*(torch.searchsorted(tiles, ends.long(), right=True) for ends in (src, dst)))
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("remove_edge_index", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch(kind, dtype, remove_edge_index, self_loops, device):
+    graphs = graphs_of(kind)
+    if kind == "twice":  # degrees over 255
+        graphs.pop(SIZES.index(200))
+    transform = PrecomputeGraph(dtype, remove_edge_index)
+    batch = Batch.from_data_list([transform(data) for data in graphs]).to(device)
+    assert batch.num_edges == sum(data.num_edges for data in graphs)
+    check_structure(batch, self_loops)
+    assert edges_of(batch) == edges_of(Batch.from_data_list(graphs))
+    assert batch.edge_index is batch.edge_index
+    assert batch.edge_index.dtype == torch.int64
+    assert ("edge_index" in batch) != remove_edge_index
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_graphs(kind, device):
+    for original in graphs_of(kind):
+        before = original.edge_index.clone()
+        data = PrecomputeGraph()(original).to(device)
+        check_structure(data, False)
+        check_structure(data, True)
+        assert edges_of(data) == edges_of(original)
+        assert data.num_nodes == original.num_nodes
+        assert type(original) is Data  # it is as it was
+        assert torch.equal(original.edge_index, before)
+
+
+@hypothesis.given(sizes=st.lists(st.integers(0, 200), max_size=30))
+def test_tiles_of_graphs(sizes):
+    """The first graph that begins at or after each multiple of 64 nodes."""
+    ptr = torch.tensor([0, *sizes]).cumsum(0)
+    nodes = int(ptr[-1])
+    found = _side_by_side.find_tiles(ptr, nodes).tolist()
+    expected = [min(p for p in ptr.tolist() if p >= start) for start in range(0, nodes, 64)]
+    assert found == [*expected, nodes]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 20, 33, 64, 117, 300])
+@pytest.mark.parametrize("density", [0.1, 0.5, 1.0])
+def test_tile_blocks(nodes, density):
+    """The estimate, of batches of graphs of a kind."""
+    graphs = [graph_of(nodes, density, "loops", seed) for seed in range(12)]
+    batch = Batch.from_data_list([PrecomputeGraph()(data) for data in graphs])
+    graph = batch.graph(self_loops=True)
+    _, blocks = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    assert abs(graph.tile_blocks - int(blocks)) <= 0.2 * int(blocks) + 2
+
+
+def test_bytes():
+    """One per node and one per edge."""
+    data = PrecomputeGraph(torch.uint8)(graph_of(200, 0.3, "plain", 0))
+    stored = sum(v.nbytes for k, v in data.to_dict().items() if k.startswith("dfgnn_"))
+    assert stored == data.num_nodes + data.num_edges
+
+
+# Layers
+
+
+def prepare(kind: str = "plain", **options) -> list[PrecomputedData]:
+    return [PrecomputeGraph(**options)(data) for data in graphs_of(kind)]
+
+
+@pytest.mark.parametrize("remove_edge_index", [False, True])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_find_it(layer, remove_edge_index, monkeypatch, device):
+    batch = Batch.from_data_list(prepare(remove_edge_index=remove_edge_index)).to(device)
+    expected = Batch.from_data_list(graphs_of("plain")).to(device)
+    theirs = make(torch_geometric.nn, layer).eval().to(device)
+    result = theirs(expected.x, expected.edge_index)
+    ours = make(pyg_dfgnn.nn, layer).eval().to(device)
+    monkeypatch.setattr(pyg_dfgnn.graph, "_convert", None)  # what any other conversion calls
+    for edges in (batch.edge_index, batch.graph(layer != "TransformerConv")):
+        torch.testing.assert_close(ours(batch.x, edges), result, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv"])
+def test_edge_features_are_sorted_with_edges(layer, device):
+    batch = Batch.from_data_list(prepare("shuffled")).to(device)
+    expected = Batch.from_data_list(graphs_of("shuffled")).to(device)
+    ours = make(pyg_dfgnn.nn, layer, edge_dim=1).eval().to(device)
+    theirs = make(torch_geometric.nn, layer, edge_dim=1).eval().to(device)
+    torch.testing.assert_close(
+        ours(batch.x, batch.edge_index, batch.edge_attr / 1e5),
+        theirs(expected.x, expected.edge_index, expected.edge_attr / 1e5),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_other_directions_and_sizes_are_converted(device):
+    batch = Batch.from_data_list(prepare()).to(device)
+    nodes, edge_index = batch.num_nodes, batch.edge_index
+    for arguments in ((nodes + 1, nodes), (nodes, nodes, False, "target_to_source")):
+        found = build_graph(edge_index, *arguments)
+        expected = build_graph(edge_index.clone(), *arguments)
+        torch.testing.assert_close(found[:6], expected[:6], rtol=0, atol=0)
+        assert found.num_src == expected.num_src
+
+
+def test_change_in_place(device):
+    batch = Batch.from_data_list(prepare()).to(device)
+    nodes, edge_index = batch.num_nodes, batch.edge_index
+    before = build_graph(edge_index, nodes, nodes)
+    edge_index[0] = 0
+    after = build_graph(edge_index, nodes, nodes)
+    assert int(after.col.sum()) == 0 != int(before.col.sum())
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = make(pyg_dfgnn.nn, "GATConv")
+
+    def forward(self, x: Tensor, graph: Graph) -> Tensor:
+        return self.conv(x, graph)
+
+
+def test_scripted_and_compiled_models(device):
+    batch = Batch.from_data_list(prepare()).to(device)
+    model = Model().eval().to(device)
+    expected = model.conv(batch.x, batch.edge_index)
+    graph = batch.graph(self_loops=True)
+    torch._dynamo.reset()
+    for changed in (torch.jit.script(model), torch.compile(model, fullgraph=True)):
+        torch.testing.assert_close(changed(batch.x, graph), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_models_do_not_compile_again(device):
+    """Other batches have other numbers of nodes, edges and blocks."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    model = Model().eval().to(device)
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    prepared = prepare()
+    for count in (4, 8, 11, 12):
+        batch = Batch.from_data_list(prepared[:count]).to(device)
+        graph = batch.graph(self_loops=True)
+        torch.testing.assert_close(compiled(batch.x, graph), model(batch.x, graph))
+        if count == 8:
+            settled = counter.frame_count
+    assert counter.frame_count == settled
+
+
+def test_nothing_waits(cuda):
+    """From pinned memory through forward and backward passes."""
+    batch = Batch.from_data_list(prepare(index_dtype=torch.uint8))
+    convs = [make(pyg_dfgnn.nn, name).to(cuda) for name in ("TransformerConv", "GATConv")]
+    batch = batch.pin_memory()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        batch = batch.to(cuda, non_blocking=True)
+        for conv in convs:
+            conv(batch.x, batch.edge_index).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for conv in convs:
+        whole = conv(batch.x, batch.edge_index.clone())
+        torch.testing.assert_close(conv(batch.x, batch.edge_index), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_capture_builds_at_every_replay(cuda):
+    graphs = prepare("plain")
+    batch = Batch.from_data_list(graphs).to(cuda)
+    batch.graph(True)
+    capture = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(capture):
+        graph = batch.graph(True)
+    batch.dfgnn_edge_source.zero_()
+    capture.replay()
+    first = batch.ptr[batch.batch]
+    edges = int(graph.rowptr[-1])
+    dst = torch.arange(graph.num_dst, device=cuda).repeat_interleave(graph.rowptr.diff())
+    loops = graph.eid[:edges] >= batch.num_edges
+    assert torch.equal(graph.col[:edges].long(), torch.where(loops, dst, first[dst]))
+
+
+# Data that travels
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["plain", "loops"])
+def test_loader(kind, workers, device):
+    loader = DataLoader(
+        prepare(kind), batch_size=5, num_workers=workers, pin_memory=device == "cuda"
+    )
+    graphs = graphs_of(kind)
+    for i, batch in enumerate(loader):
+        batch = batch.to(device, non_blocking=True)
+        assert isinstance(batch, PrecomputedData)
+        check_structure(batch, True)
+        assert edges_of(batch) == edges_of(Batch.from_data_list(graphs[5 * i : 5 * i + 5]))
+
+
+def test_to_data_list(device):
+    prepared = prepare("shuffled")
+    for batch in (Batch.from_data_list(prepared), Batch.from_data_list(prepared).to(device)):
+        for found, data in zip(batch.to_data_list(), prepared, strict=True):
+            assert type(found) is PrecomputedData
+            assert edges_of(found) == edges_of(data)
+            check_structure(found, False)
+    again = Batch.from_data_list(batch.to_data_list())
+    assert torch.equal(again.edge_index, batch.edge_index)
+
+
+def test_moving_makes_another(device):
+    batch = Batch.from_data_list(prepare())
+    edge_index = batch.edge_index
+    moved = copy.copy(batch).to(device)
+    assert moved.edge_index.device.type == device
+    check_structure(moved, False)
+    assert batch.edge_index is edge_index
+
+
+def test_copies_and_pickles():
+    batch = Batch.from_data_list(prepare())
+    batch.graph()
+    for twin in (copy.deepcopy(batch), pickle.loads(pickle.dumps(batch)), copy.copy(batch)):
+        assert torch.equal(twin.edge_index, batch.edge_index)
+        check_structure(twin, False)
+
+
+class Dataset(InMemoryDataset):
+    @property
+    def processed_file_names(self):
+        return ["data.pt"]
+
+    def process(self):
+        self.save(
+            [self.pre_transform(data) for data in graphs_of("loops")], self.processed_paths[0]
+        )
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root, pre_transform=PrecomputeGraph())
+        self.load(self.processed_paths[0], PrecomputedData)
+
+
+def test_dataset(tmp_path):
+    dataset = Dataset(str(tmp_path))
+    for found, data in zip(dataset, graphs_of("loops"), strict=True):
+        assert type(found) is PrecomputedData
+        assert edges_of(found) == edges_of(data)
+    check_structure(Batch.from_data_list(list(dataset)), False)
+
+
+def test_nothing_is_kept_alive():
+    batch = Batch.from_data_list(prepare())
+    before = len(pyg_dfgnn._cache._entries)
+    made = [batch.edge_index, batch.graph().col, batch.graph(True).col, batch.dfgnn_edge_source]
+    watched = [weakref.ref(t) for t in made]
+    assert len(pyg_dfgnn._cache._entries) > before
+    del made, batch
+    gc.collect()
+    assert all(ref() is None for ref in watched)
+    assert len(pyg_dfgnn._cache._entries) <= before
+
+
+def test_another_edge_index_drops_the_structure():
+    batch = Batch.from_data_list(prepare())
+    batch.edge_index = torch.tensor([[0], [1]])
+    assert build_graph(batch.edge_index, batch.num_nodes, batch.num_nodes).col.tolist() == [0]
+    with pytest.raises(AttributeError, match="apply it again"):
+        batch.graph()
+
+
+class OwnData(PrecomputedData):
+    def __inc__(self, key, value, *args):
+        return 7 if key == "mine" else super().__inc__(key, value, *args)
+
+
+def test_own_class():
+    graphs = [OwnData(**data.to_dict(), mine=torch.tensor([1])) for data in graphs_of("plain")]
+    batch = Batch.from_data_list([PrecomputeGraph()(data) for data in graphs])
+    assert isinstance(batch, OwnData)
+    assert batch.mine.tolist() == [1 + 7 * i for i in range(len(graphs))]
+    check_structure(batch, True)
+
+
+def test_applied_twice():
+    once = PrecomputeGraph(torch.int32)(graph_of(50, 0.3, "shuffled", 0))
+    twice = PrecomputeGraph(torch.uint8)(once)
+    assert edges_of(twice) == edges_of(once)
+    assert twice.dfgnn_edge_source.dtype == torch.uint8
+
+
+# Errors
+
+
+def fan(nodes: int, degree: int) -> Data:
+    edge_index = torch.tensor([[nodes - 1], [0]]).repeat(1, degree)
+    return Data(edge_index=edge_index, num_nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nodes", "degree"),
+    [
+        (torch.uint8, 256, 255),
+        (torch.int16, 32768, 32767),
+    ],
+)
+def test_limits(dtype, nodes, degree):
+    data = PrecomputeGraph(dtype)(fan(nodes, degree))
+    graph = data.graph()
+    assert graph.col.tolist() == [nodes - 1] * degree
+    assert graph.rowptr[1] == degree
+    for wrong in (fan(nodes + 1, degree), fan(nodes, degree + 1)):
+        with pytest.raises(ValueError, match=r"^index_dtype: expected .*got "):
+            PrecomputeGraph(dtype)(wrong)
+
+
+def test_wrong_data():
+    with pytest.raises(TypeError, match=r"^data: expected .*got HeteroData"):
+        PrecomputeGraph()(HeteroData())
+    with pytest.raises(ValueError, match=r"^data: expected an edge_index"):
+        PrecomputeGraph()(Data(x=torch.ones(3, 1)))
+    with pytest.raises(ValueError, match=r"^edge_index: expected"):
+        PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.ones(3, 2)))
+    with pytest.raises(IndexError, match=r"^edge_index: "):
+        PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [3]])))
+    with pytest.raises(ValueError, match=r"^index_dtype: expected .*got torch.int64"):
+        PrecomputeGraph(torch.int64)
+
+
+def test_repr():
+    assert repr(PrecomputeGraph()) == "PrecomputeGraph(torch.int16, remove_edge_index=True)"
