@@ -172,7 +172,8 @@ def make_call(
     backend: str, score: str, workload: Workload
 ) -> Callable[[dict[str, Tensor]], Tensor]:
     if backend in ("pyg", "compiled"):
-        layer, edge_index = EagerAttention(score), workload.edge_index()
+        layer: Callable[..., Tensor] = EagerAttention(score)
+        edge_index = workload.edge_index()
         if backend == "compiled":
             layer = torch.compile(layer)
         return lambda operands: layer(edge_index, operands, workload.num_nodes)

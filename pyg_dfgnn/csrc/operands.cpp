@@ -4,6 +4,7 @@
 
 #include "checks.h"
 #include "graph.h"
+#include "normalize.h"
 
 namespace dfgnn {
 namespace {
@@ -25,11 +26,6 @@ Names names_of(Score score) {
   }
 }
 
-// 1 / max(|x|, eps), as torch.nn.functional.normalize has it.
-at::Tensor reciprocal_norm(const at::Tensor& x, double eps, at::ScalarType type) {
-  return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min(eps).reciprocal();
-}
-
 void set_cosine(Attention& attention, const Call& call) {
   const auto type = accumulate_type(attention.value.scalar_type());
   const auto& beta = call.c;
@@ -38,21 +34,14 @@ void set_cosine(Attention& attention, const Call& call) {
   TORCH_CHECK(call.parameter > 0.0, "eps: expected a number > 0, got ", call.parameter);
   TORCH_CHECK(beta.numel() == 1 || beta.numel() == attention.heads(), "beta: expected 1 element or one a head (",
               attention.heads(), "), got shape ", beta.sizes());
-  attention.src_scale = reciprocal_norm(attention.src, call.parameter, type);
+  attention.src_scale = reciprocal_norm(attention.src, call.parameter);
   const auto dst_norm =
-      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, type);
+      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter);
   attention.dst_scale = dst_norm * beta.reshape({1, beta.numel()}).to(type);
 }
 
 at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, const at::Tensor& value) {
   return operand.has_value() ? gradient.to(operand->scalar_type()) : at::empty({0}, value.options());
-}
-
-// The gradient of x from g = d/d(r x), given r and <x, g>.
-at::Tensor normalize_backward(const at::Tensor& x, const at::Tensor& r, const at::Tensor& g, const at::Tensor& dot,
-                              double eps) {
-  const auto project = at::where(r < 1.0 / eps, r * r * dot, at::zeros({}, r.options()));
-  return r.unsqueeze(-1) * (g - project.unsqueeze(-1) * x);
 }
 
 }  // namespace
@@ -167,24 +156,22 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
             grad_a_edge, grad_bias};
   }
   const auto type = accumulate_type(value.scalar_type());
-  const auto x_dst = attention.dst.to(type), g_dst = gradients.dst.to(type);
-  const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
   at::Tensor grad_x_dst, grad_x_src, grad_c;
   if (call.score == Score::additive_v2) {
+    const auto x_dst = attention.dst.to(type), g_dst = gradients.dst.to(type);
+    const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
     grad_x_dst = attention.att * g_dst;
-    grad_x_src = attention.att * g_src;
+    grad_x_src = attention.att * g_src + gradients.value;
     grad_c = (x_dst * g_dst).sum(0) + (x_src * g_src).sum(0);
   } else {
-    const auto beta = call.c.reshape({1, call.c.numel()}).to(type);
-    const auto r_dst =
-        call.a.is_same(call.b) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, type);
-    const auto dot_dst = (x_dst * g_dst).sum(-1), dot_src = (x_src * g_src).sum(-1);
-    grad_x_dst = beta.unsqueeze(-1) * normalize_backward(x_dst, r_dst, g_dst, dot_dst, call.parameter);
-    grad_x_src = normalize_backward(x_src, attention.src_scale, g_src, dot_src, call.parameter);
-    grad_c = (r_dst * dot_dst).sum(0);
-    if (call.c.numel() == 1) grad_c = grad_c.sum();
+    const auto beta = call.c.reshape({call.c.numel()}).to(type);
+    at::Tensor by_beta, unused;
+    std::tie(grad_x_dst, by_beta) = normalize_backward(attention.dst, gradients.dst, call.parameter, beta, {});
+    std::tie(grad_x_src, unused) =
+        normalize_backward(attention.src, gradients.src, call.parameter, {}, gradients.value);
+    grad_c = call.c.numel() == 1 ? by_beta.sum() : by_beta.sum(0);
   }
-  return {grad_x_dst.to(value.scalar_type()), (grad_x_src + gradients.value).to(value.scalar_type()),
+  return {grad_x_dst.to(value.scalar_type()), grad_x_src.to(value.scalar_type()),
           grad_c.reshape(call.c.sizes()).to(call.c.scalar_type()), grad_a_edge, grad_bias};
 }
 

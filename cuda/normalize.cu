@@ -1,0 +1,103 @@
+// Norms of rows, and the derivative of what they normalise: some lanes a row, one pass over it (from the cache, a
+// second).
+#include <cmath>
+
+#include "fragment.cuh"
+#include "normalize.h"
+#include "shapes.cuh"
+
+namespace dfgnn::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class S>
+__device__ __forceinline__ int64_t row_of_lanes() {
+  return (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / S::kLanes;
+}
+
+// Calls visit(fragment of x, feature) for the lane's parts of a row.
+template <class S, class Visit>
+__device__ __forceinline__ void for_parts(const void* data, int64_t row, int size, const Visit& visit) {
+  for (int f = 0; f < size; f += S::kFeatures) {
+    Fragment<S> x;
+    x.load(static_cast<const typename S::T*>(data) + row * size + f, threadIdx.x % S::kLanes, size - f);
+    visit(x, f);
+  }
+}
+
+template <class S>
+__global__ void reciprocal_norm_kernel(Rows rows, typename S::A* reciprocal) {
+  using A = typename S::A;
+  const int64_t row = row_of_lanes<S>();
+  const bool live = row < rows.num_rows;
+  A squares = A(0);
+  if (live) for_parts<S>(rows.x, row, rows.size, [&](const Fragment<S>& x, int) { squares += x.dot(x); });
+  squares = lanes_sum<S::kLanes>(squares);
+  if (live && threadIdx.x % S::kLanes == 0) reciprocal[row] = A(1) / max(sqrt(squares), static_cast<A>(rows.eps));
+}
+
+template <class S>
+__global__ void normalize_backward_kernel(Rows rows, NormalizeBackward t) {
+  using T = typename S::T;
+  using A = typename S::A;
+  const int64_t row = row_of_lanes<S>();
+  const bool live = row < rows.num_rows;
+  const int lane = threadIdx.x % S::kLanes;
+  A squares = A(0), dot = A(0);
+  if (live) {
+    for_parts<S>(rows.x, row, rows.size, [&](const Fragment<S>& x, int f) {
+      Fragment<S> g;
+      g.load(static_cast<const T*>(t.g) + row * rows.size + f, lane, rows.size - f);
+      squares += x.dot(x);
+      dot += x.dot(g);
+    });
+  }
+  squares = lanes_sum<S::kLanes>(squares);
+  dot = lanes_sum<S::kLanes>(dot);
+  if (!live) return;
+  const A norm = sqrt(squares), eps = static_cast<A>(rows.eps), r = A(1) / max(norm, eps);
+  if (t.projection && lane == 0) static_cast<A*>(t.projection)[row] = r * dot;
+  const A project = norm > eps ? r * r * dot : A(0);
+  const A factor = t.factor ? r * static_cast<const A*>(t.factor)[row % t.heads] : r;
+  for_parts<S>(rows.x, row, rows.size, [&](const Fragment<S>& x, int f) {
+    const int64_t offset = row * rows.size + f;
+    Fragment<S> grad;
+    grad.load(static_cast<const T*>(t.g) + offset, lane, rows.size - f);
+    grad.add(-project, x);
+#pragma unroll
+    for (int i = 0; i < Fragment<S>::kSize; ++i) grad.x[i] *= factor;
+    if (t.added) {
+      Fragment<S> added;
+      added.load(static_cast<const T*>(t.added) + offset, lane, rows.size - f);
+      grad.add(A(1), added);
+    }
+    grad.template store<S::kSteps>(static_cast<T*>(t.grad) + offset, lane, rows.size - f, 0);
+  });
+}
+
+template <class S>
+unsigned blocks_for(int64_t num_rows) {
+  return static_cast<unsigned>((num_rows * S::kLanes + kThreads - 1) / kThreads);
+}
+
+}  // namespace
+
+cudaError_t reciprocal_norm(const Rows& rows, void* reciprocal, cudaStream_t stream) {
+  if (rows.num_rows == 0) return cudaSuccess;
+  return for_type_and_shape(rows.type, rows.size, [&]<class S>() {
+    reciprocal_norm_kernel<S>
+        <<<blocks_for<S>(rows.num_rows), kThreads, 0, stream>>>(rows, static_cast<typename S::A*>(reciprocal));
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t normalize_backward(const Rows& rows, const NormalizeBackward& task, cudaStream_t stream) {
+  if (rows.num_rows == 0) return cudaSuccess;
+  return for_type_and_shape(rows.type, rows.size, [&]<class S>() {
+    normalize_backward_kernel<S><<<blocks_for<S>(rows.num_rows), kThreads, 0, stream>>>(rows, task);
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace dfgnn::cuda

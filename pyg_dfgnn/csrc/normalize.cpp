@@ -1,0 +1,30 @@
+#include "normalize.h"
+
+#include "attention.h"
+
+namespace dfgnn {
+
+at::Tensor reciprocal_norm(const at::Tensor& x, double eps) {
+#ifdef DFGNN_WITH_CUDA
+  if (x.is_cuda()) return reciprocal_norm_cuda(x, eps);
+#endif
+  const auto type = accumulate_type(x.scalar_type());
+  return at::linalg_vector_norm(x, 2, {-1}, false, type).clamp_min(eps).reciprocal();
+}
+
+std::tuple<at::Tensor, at::Tensor> normalize_backward(const at::Tensor& x, const at::Tensor& g, double eps,
+                                                      const at::Tensor& beta, const at::Tensor& added) {
+#ifdef DFGNN_WITH_CUDA
+  if (x.is_cuda()) return normalize_backward_cuda(x, g, eps, beta, added);
+#endif
+  const auto type = accumulate_type(x.scalar_type());
+  const auto x_type = x.to(type), g_type = g.to(type);
+  const auto r = reciprocal_norm(x, eps), projection = r * (x_type * g_type).sum(-1);
+  const auto project = at::where(r < 1.0 / eps, r * projection, at::zeros({}, r.options()));
+  const auto factor = beta.defined() ? r * beta.unsqueeze(0) : r;
+  auto grad = factor.unsqueeze(-1) * (g_type - project.unsqueeze(-1) * x_type);
+  if (added.defined()) grad += added;
+  return {grad.to(x.scalar_type()), projection};
+}
+
+}  // namespace dfgnn
