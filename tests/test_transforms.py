@@ -273,6 +273,46 @@ def test_capture_builds_at_every_replay(cuda):
     torch.testing.assert_close(graph[:6], other.graph(True)[:6], rtol=0, atol=0)
 
 
+def test_training_step_in_a_cuda_graph(cuda):
+    """The structure, both passes and the optimizer, replayed on batches of the same sizes."""
+    torch.manual_seed(0)
+    convs = [pyg_dfgnn.nn.TransformerConv(8, 8), pyg_dfgnn.nn.GATConv(8, 8)]
+    model = torch.nn.ModuleList(convs).to(cuda)
+    batches = [Batch.from_data_list(prepare()[::step]).to(cuda) for step in (1, -1)]
+    held = copy.deepcopy(batches[0])
+
+    def step(model: torch.nn.ModuleList, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
+        x = model[0](batch.x, batch.graph()).relu()
+        loss = model[1](x, batch.graph(self_loops=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            optimizer.zero_grad()
+            step(model, optimizer, held)
+    torch.cuda.current_stream().wait_stream(stream)
+    optimizer.zero_grad()
+    capture = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(capture):
+        loss = step(model, optimizer, held)
+
+    twin = copy.deepcopy(model)
+    of_twin = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for batch in (batches[1], batches[0], batches[1]):
+        for name in ("x", "ptr", "dfgnn_node_degrees", "dfgnn_edge_perm"):
+            held[name].copy_(batch[name])
+        capture.replay()
+        of_twin.zero_grad()
+        torch.testing.assert_close(loss, step(twin, of_twin, batch), rtol=1e-4, atol=1e-5)
+        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 # Data that travels
 
 
