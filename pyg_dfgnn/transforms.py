@@ -44,7 +44,7 @@ class PrecomputedData(Data):
         """``[2, E]``, int64, sorted by destination and then by source.
 
         The same object every time; :func:`pyg_dfgnn.build_graph`, and so every layer, finds the
-        structure by it.
+        structure by it. Raises ValueError of a batch without ``ptr``.
         """
         kept = self._store.get("edge_index")
         if PERM not in self._store:
@@ -85,7 +85,9 @@ class PrecomputedData(Data):
     def _side_by_side(self) -> SideBySide:
         degrees, perm = self._store[DEGREES], self._store[PERM]
         ptr = self._store.get("ptr")
-        if ptr is None:  # no batch
+        if ptr is None and "batch" in self._store:  # a batch of batches, of which PyG makes none
+            raise ValueError("ptr: expected the first node of each graph of the batch, got none")
+        if ptr is None:  # a single graph
             ptr = torch.arange(2, device=perm.device) * degrees.size(0)
         blocks = -(-self._store[WORK].size(0) // WORK_PER_BLOCK)
         return SideBySide(degrees, perm, ptr, blocks)

@@ -159,16 +159,23 @@ def prepare(kind: str = "plain", **options) -> list[PrecomputedData]:
 
 
 @pytest.mark.parametrize("remove_edge_index", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_layers_find_it(layer, remove_edge_index, monkeypatch, device):
-    batch = Batch.from_data_list(prepare(remove_edge_index=remove_edge_index)).to(device)
-    expected = Batch.from_data_list(graphs_of("plain")).to(device)
+def test_layers_find_it(layer, kind, remove_edge_index, monkeypatch, device):
+    batch = Batch.from_data_list(prepare(kind, remove_edge_index=remove_edge_index)).to(device)
+    expected = Batch.from_data_list(graphs_of(kind)).to(device)
     theirs = make(torch_geometric.nn, layer).eval().to(device)
-    result = theirs(expected.x, expected.edge_index)
     ours = make(pyg_dfgnn.nn, layer).eval().to(device)
+
+    def with_gradient(conv: torch.nn.Module, edges: Tensor | Graph) -> tuple[Tensor, Tensor]:
+        x = expected.x.clone().requires_grad_()
+        out = conv(x, edges)
+        return out, torch.autograd.grad(out.square().sum(), x)[0]
+
+    result = with_gradient(theirs, expected.edge_index)
     monkeypatch.setattr(pyg_dfgnn.graph, "_convert", None)  # what any other conversion calls
     for edges in (batch.edge_index, batch.graph(layer != "TransformerConv")):
-        torch.testing.assert_close(ours(batch.x, edges), result, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(with_gradient(ours, edges), result, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("layer", ["TransformerConv", "GATConv"])
@@ -447,6 +454,12 @@ def test_wrong_data():
         PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [3]])))
     with pytest.raises(ValueError, match=r"^index_dtype: expected .*got torch.int64"):
         PrecomputeGraph(torch.int64)
+
+
+def test_batch_of_batches():
+    batch = Batch.from_data_list(prepare())
+    with pytest.raises(ValueError, match=r"^ptr: expected .*got none"):
+        _ = Batch.from_data_list([batch, batch]).edge_index
 
 
 def test_repr():
