@@ -35,10 +35,15 @@ class SideBySide:
         self.nodes = torch.arange(self.num_nodes + 1, dtype=dtype, device=perm.device)
         pointers = _unsigned(degrees.t().contiguous(), dtype).cumsum(1, dtype=dtype)
         self.rowptr, self.colptr = F.pad(pointers, (1, 0))
-        self.dst = self._per_edge(self.nodes[:-1], self.rowptr)
-        self.src = self._per_edge(self.nodes[:-1], self.colptr)
-        first_edges = self.rowptr.index_select(0, ptr)
-        self.perm = _unsigned(perm, dtype) + self._per_edge(first_edges[:-1], first_edges)
+        self.dst, self.src = (
+            torch.repeat_interleave(p.diff(), output_size=self.num_edges)
+            for p in (self.rowptr, self.colptr)
+        )
+        # A graph's edges have the same places in both orders, so that dst tells the graph.
+        first_edge = self.rowptr.index_select(0, ptr[:-1]).repeat_interleave(
+            ptr.diff(), output_size=self.num_nodes
+        )
+        self.perm = _unsigned(perm, dtype).add_(first_edge.index_select(0, self.dst))
         self.row = self.dst.index_select(0, self.perm)
         self.col = torch.empty_like(self.src).scatter_(0, self.perm.long(), self.src)
         self.tiles = find_tiles(ptr, self.num_nodes)
@@ -65,9 +70,6 @@ class SideBySide:
     def edge_index(self) -> Tensor:
         """``[2, E]``, int64, sorted by destination and then by source."""
         return torch.stack([self.col.long(), self.dst.long()])
-
-    def _per_edge(self, values: Tensor, pointers: Tensor) -> Tensor:
-        return values.repeat_interleave(pointers.diff(), output_size=self.num_edges)
 
     def _without_loops(self) -> tuple[Tensor, ...]:
         eid = torch.arange(self.num_edges, dtype=self.perm.dtype, device=self.perm.device)
@@ -122,4 +124,6 @@ def find_tiles(ptr: Tensor, num_nodes: int) -> Tensor:
 
 
 def _unsigned(t: Tensor, dtype: torch.dtype) -> Tensor:
-    return t.to(dtype) & 0xFFFF if t.dtype == torch.int16 else t.to(dtype)
+    """A copy that reads int16 without sign."""
+    copied = t.to(dtype, copy=True)
+    return copied.bitwise_and_(0xFFFF) if t.dtype == torch.int16 else copied
