@@ -24,13 +24,13 @@ from .graph import PREPARED, Graph, build_graph
 
 # Attributes. By their names, PyG concatenates them along the first dimension and adds nothing to
 # them, and finds the number of nodes and of edges in them.
-DEGREE = "dfgnn_node_degree"
-SOURCE = "dfgnn_edge_source"
+DEGREES = "dfgnn_node_degrees"
+PERM = "dfgnn_edge_perm"
 # Shape [work, 0]: a number that concatenation adds up, and that stays on the host.
 WORK = "dfgnn_tile_work"
 WORK_PER_BLOCK = 16
 
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32)
+INT16_EDGES = 0xFFFF  # stored without sign
 
 
 class PrecomputedData(Data):
@@ -47,19 +47,19 @@ class PrecomputedData(Data):
         structure by it.
         """
         kept = self._store.get("edge_index")
-        if SOURCE not in self._store:
+        if PERM not in self._store:
             return kept
-        source, prepared = self._store[SOURCE], self._prepared()
-        if not _cache.is_eager(source):
+        perm, prepared = self._store[PERM], self._prepared()
+        if not _cache.is_eager(perm):
             return prepared.edge_index() if kept is None else kept
         if kept is None:
-            kept = _cache.lookup(source, ("edge_index",), lambda _, _name: prepared.edge_index())
+            kept = _cache.lookup(perm, ("edge_index",), lambda _, _name: prepared.edge_index())
         _cache.lookup(kept, PREPARED, lambda _, _name: prepared)
         return kept
 
     @edge_index.setter
     def edge_index(self, edge_index: Optional[Tensor]) -> None:
-        for name in (DEGREE, SOURCE, WORK):
+        for name in (DEGREES, PERM, WORK):
             self._store.pop(name, None)
         self._store.edge_index = edge_index
 
@@ -75,20 +75,20 @@ class PrecomputedData(Data):
         return self._prepared().graph(self_loops)
 
     def _prepared(self) -> SideBySide:
-        if SOURCE not in self._store:
+        if PERM not in self._store:
             raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
-        source = self._store[SOURCE]
-        if not _cache.is_eager(source):
+        perm = self._store[PERM]
+        if not _cache.is_eager(perm):
             return self._side_by_side()
-        return _cache.lookup(source, PREPARED, lambda _, _name: self._side_by_side())
+        return _cache.lookup(perm, PREPARED, lambda _, _name: self._side_by_side())
 
     def _side_by_side(self) -> SideBySide:
-        degree, source = self._store[DEGREE], self._store[SOURCE]
+        degrees, perm = self._store[DEGREES], self._store[PERM]
         ptr = self._store.get("ptr")
         if ptr is None:  # no batch
-            ptr = torch.arange(2, device=degree.device) * degree.size(0)
+            ptr = torch.arange(2, device=perm.device) * degrees.size(0)
         blocks = -(-self._store[WORK].size(0) // WORK_PER_BLOCK)
-        return SideBySide(degree, source, ptr, blocks)
+        return SideBySide(degrees, perm, ptr, blocks)
 
 
 torch.serialization.add_safe_globals([PrecomputedData])  # as PyG does with Data, for datasets
@@ -103,27 +103,24 @@ class PrecomputeGraph(BaseTransform):
     would change edges behind its back, it has to be the last one.
 
     Args:
-        index_dtype: That of what is stored for each node and edge: ``torch.uint8`` serves graphs
-            of up to 256 nodes with up to 255 edges each, ``torch.int16`` of up to 32768 nodes with
-            up to 32767 edges each, ``torch.int32`` all. It is the same for all graphs of a dataset,
-            because they are concatenated.
+        index_dtype: That of what is stored, two numbers for each node and one for each edge:
+            ``torch.int16`` serves graphs of up to 65535 edges, ``torch.int32`` all. It is the same
+            for all graphs of a dataset, because they are concatenated.
         remove_edge_index: Whether to drop the attribute itself, 16 bytes for every edge;
             ``data.edge_index`` is then made of the structure when it is read.
 
     Raises:
         TypeError: of data that is no ``Data``, or of a class of its own.
         ValueError: ``edge_index`` is missing or of the wrong kind, the number of nodes is unknown,
-            or a graph is too large for ``index_dtype``.
+            or a graph has too many edges for ``index_dtype``.
         IndexError: ``edge_index`` holds a node that is out of range.
     """
 
     def __init__(
         self, index_dtype: torch.dtype = torch.int16, remove_edge_index: bool = True
     ) -> None:
-        if index_dtype not in INDEX_DTYPES:
-            raise ValueError(
-                f"index_dtype: expected torch.uint8, torch.int16 or torch.int32, got {index_dtype}"
-            )
+        if index_dtype not in (torch.int16, torch.int32):
+            raise ValueError(f"index_dtype: expected torch.int16 or torch.int32, got {index_dtype}")
         self.index_dtype = index_dtype
         self.remove_edge_index = remove_edge_index
 
@@ -137,6 +134,11 @@ class PrecomputeGraph(BaseTransform):
         if not isinstance(edge_index, Tensor) or num_nodes is None:
             raise ValueError("data: expected an edge_index and a number of nodes")
         build_graph(edge_index, num_nodes, num_nodes)  # checks it
+        if self.index_dtype == torch.int16 and edge_index.size(1) > INT16_EDGES:
+            raise ValueError(
+                f"index_dtype: expected torch.int32 for a graph of {edge_index.size(1)} edges, "
+                f"got {self.index_dtype}"
+            )
         order = (edge_index[1].long() * num_nodes + edge_index[0]).argsort(stable=True)
         for name in data._store.edge_attrs():
             value = data._store[name]
@@ -144,26 +146,18 @@ class PrecomputeGraph(BaseTransform):
             data._store[name] = value.index_select(dim, order.to(value.device))
         edge_index = edge_index.index_select(1, order)
 
-        graph = build_graph(edge_index.cpu(), num_nodes, num_nodes, self_loops=True)
-        degree = edge_index[1].bincount(minlength=num_nodes)
-        self._check_fits(num_nodes, int(degree.max()) if num_nodes > 0 else 0)
+        graph = build_graph(edge_index.cpu(), num_nodes, num_nodes)
+        with_loops = build_graph(edge_index.cpu(), num_nodes, num_nodes, self_loops=True)
         if type(data) is Data:
             object.__setattr__(data, "__class__", PrecomputedData)  # Data's own sets an attribute
         data.edge_index = edge_index
         if self.remove_edge_index:
             del data._store["edge_index"]
-        data._store[DEGREE] = degree.to(self.index_dtype)
-        data._store[SOURCE] = edge_index[0].to(self.index_dtype)
-        data._store[WORK] = torch.empty(tile_work(graph), 0)
+        degrees = torch.stack([graph.rowptr.diff(), graph.colptr.diff()], dim=1)
+        data._store[DEGREES] = degrees.to(edge_index.device, self.index_dtype)
+        data._store[PERM] = graph.perm.to(edge_index.device, self.index_dtype)
+        data._store[WORK] = torch.empty(tile_work(with_loops), 0)
         return data
-
-    def _check_fits(self, num_nodes: int, max_degree: int) -> None:
-        largest = torch.iinfo(self.index_dtype).max
-        if max(num_nodes - 1, max_degree) > largest:
-            raise ValueError(
-                f"index_dtype: expected one that holds the numbers of {num_nodes} nodes and "
-                f"degrees up to {max_degree}, got {self.index_dtype}"
-            )
 
     def __repr__(self) -> str:
         return (

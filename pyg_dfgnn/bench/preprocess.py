@@ -20,7 +20,7 @@ from torch_geometric.data import Batch
 
 from .. import _side_by_side
 from ..graph import Graph
-from ..transforms import DEGREE, SOURCE, PrecomputeGraph
+from ..transforms import DEGREES, PERM, PrecomputeGraph
 from . import batches
 from .measure import time_ms
 
@@ -63,7 +63,7 @@ def conversions(
 
 def side_by_side(batch: Batch, self_loops: bool) -> Graph:
     """The structure of a collated batch, made anew."""
-    made = _side_by_side.SideBySide(batch[DEGREE], batch[SOURCE], batch.ptr, -1)
+    made = _side_by_side.SideBySide(batch[DEGREES], batch[PERM], batch.ptr, -1)
     return made.graph(self_loops)
 
 
@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--workloads", type=Path, help="Python file that makes batches (default: PATTERN alone)")
     add("--names", nargs="+", default=["PATTERN"], help="workloads to run")
     add("--batch-size", type=int, default=1024, help="graphs")
-    add("--index-dtype", default="uint8", choices=["uint8", "int16", "int32"])
+    add("--index-dtype", default="int16", choices=["int16", "int32"])
     add("--device", default="cuda", choices=["cuda", "cpu"])
     add("--budget-ms", type=float, default=300, help="time for each measurement")
     arguments = parser.parse_args(argv)

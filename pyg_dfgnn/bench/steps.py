@@ -270,7 +270,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--heads", type=int, default=1)
     add("--features", type=int, default=16, help="of a node")
     add("--classes", type=int, default=6, help="of nodes")
-    add("--index-dtype", default="int16", choices=["uint8", "int16", "int32"])
+    add("--index-dtype", default="int16", choices=["int16", "int32"])
     add("--warm-up", type=int, default=3, help="steps, after the first")
     add("--repeats", type=int, default=10, help="steps that are measured, whole and in parts")
     add("--out", type=Path, help="folder for steps.json and steps.md")
