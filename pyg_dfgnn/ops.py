@@ -293,8 +293,6 @@ def additive_v2_logits(
     """Scores of GATv2: ``s[e, h] = att[h] · leaky_relu(x_dst[i, h] + x_src[j, h] + (W f_e)[h])``.
 
     In memory proportional to the edges: what has channels, too, is made for some edges at a time.
-    The gradients of nodes are sums in no fixed order on CUDA, unless torch is asked for
-    deterministic algorithms.
 
     Args:
         x_dst: ``[num_dst, heads, head_dim]``.

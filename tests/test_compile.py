@@ -18,6 +18,7 @@ from layers import (
     variant,
 )
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 import pyg_dfgnn
 import pyg_dfgnn.nn
@@ -183,6 +184,7 @@ def test_attention_weights_of_a_transformer(device):
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.skipif(not (WITH_PYG_LIB or WITH_TORCH_SPARSE), reason="nothing that samples")
 def test_neighbor_loader(device):
     """Batches of a NeighborLoader: one compilation for the first, one for all others."""
     x, edge_index = random_graph(300, 3000)

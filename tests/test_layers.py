@@ -1,5 +1,6 @@
 """The layers give what PyG's layers of the same weights give, and run fused where they should."""
 
+import copy
 import inspect
 
 import graphs
@@ -106,8 +107,10 @@ def test_dtypes(layer, dtype, device, fused):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_autocast(layer, device, fused):
+    """Near PyG, or near exact results where PyG is not: it sums in half precision on CUDA."""
     ours, theirs = pair(layer, device)
     edge_index, x = square("hub", device)
+    exact = outputs_and_gradients(copy.deepcopy(theirs).double(), x.double(), edge_index)
     with torch.autocast(device, dtype=torch.bfloat16):
         expected = outputs_and_gradients(theirs, x, edge_index)
         result = outputs_and_gradients(ours, x, edge_index)
@@ -116,7 +119,7 @@ def test_autocast(layer, device, fused):
     assert half[0].dtype == half[1].dtype
     for name, value in expected.items():
         assert result[name].dtype == value.dtype, name
-        error = (result[name] - value).abs().max()
+        error = min((result[name] - near).abs().max() for near in (value, exact[name]))
         largest = max(value.abs().max(), 0.2 * largest_gradient(expected))
         assert error <= (1e-4 if layer == "AGNNConv" else 0.03) * largest, name
 

@@ -72,6 +72,19 @@ def test_features_of_self_loops(layer, fill_value, flow, device, fused):
     assert len(fused) == 2
 
 
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+@pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
+def test_same_bits_in_every_run(layer, flow, device, fused):
+    ours, _ = pair(layer, device, edge_dim=3, flow=flow)
+    edge_index, x = square("hub", device)
+    edge_attr = edge_features(edge_index)
+    first = outputs_and_gradients(ours, x, edge_index, edge_attr)
+    for _ in range(5):
+        for name, value in outputs_and_gradients(ours, x, edge_index, edge_attr).items():
+            assert torch.equal(value, first[name]), name
+    assert len(fused) == 6
+
+
 @pytest.mark.parametrize("layer", LOOPED)
 @pytest.mark.parametrize("fill_value", ["mean", 2.0, torch.tensor([1.5]), torch.tensor(0.5)])
 def test_one_feature_as_a_vector(layer, fill_value, device, fused):

@@ -52,6 +52,21 @@ struct Chunk {
   at::Tensor terms;     // accumulate type [size, H, C], before leaky_relu
 };
 
+// Rows of x and sums of rows, the derivative of one another. On CUDA, where index_add_ sums in any order and
+// index_put_ in that of a stable sort, it is the latter; unsafe, as it would else wait for the device to see that the
+// index is in range.
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& index) {
+  return x.is_cuda() ? at::index(x, {index}) : x.index_select(0, index);
+}
+
+void add_rows(at::Tensor sums, const at::Tensor& index, const at::Tensor& rows) {
+  if (sums.is_cuda()) {
+    at::_index_put_impl_(sums, {index}, rows, /*accumulate=*/true, /*unsafe=*/true);
+  } else {
+    sums.index_add_(0, index, rows);
+  }
+}
+
 // Numbers of a chunk's [size, H, C].
 int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 24 : int64_t(1) << 18; }
 
@@ -60,15 +75,18 @@ Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
   const auto positions = at::arange(begin, begin + size, o.rowptr.options());
   const auto row = at::searchsorted(o.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
   const auto is_edge = row.lt(o.x_dst.size(0));
-  const auto of_chunk = [&](const at::Tensor& index) { return index.narrow(0, begin, size) * is_edge; };
+  // What is no edge takes rows in turn, as a sum of very many is slow.
+  const auto in_range = [&](const at::Tensor& index, const at::Tensor& x) {
+    return at::where(is_edge, index.to(at::kLong), positions.remainder(x.size(0)).to(at::kLong));
+  };
   chunk.is_edge = is_edge.unsqueeze(1);
-  chunk.row = row.clamp_max(o.x_dst.size(0) - 1);
-  chunk.col = of_chunk(o.col);
+  chunk.row = in_range(row, o.x_dst);
+  chunk.col = in_range(o.col.narrow(0, begin, size), o.x_src);
   const auto type = accumulate_type(o.x_src.scalar_type());
-  chunk.terms = o.x_dst.index_select(0, chunk.row).to(type) + o.x_src.index_select(0, chunk.col).to(type);
+  chunk.terms = take_rows(o.x_dst, chunk.row).to(type) + take_rows(o.x_src, chunk.col).to(type);
   if (o.features.has_value()) {
-    chunk.eid = of_chunk(*o.eid);
-    chunk.features = o.features->index_select(0, chunk.eid);
+    chunk.eid = in_range(o.eid->narrow(0, begin, size), *o.features);
+    chunk.features = take_rows(*o.features, chunk.eid);
     chunk.terms += at::linear(chunk.features, *o.weight).view(chunk.terms.sizes()).to(type);
   }
   return chunk;
@@ -138,11 +156,11 @@ Gradients backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features,
     const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_edge.logical_not(), 0).unsqueeze(-1);
     d_att.add_((ds * at::leaky_relu(c.terms, negative_slope)).sum(0));
     const auto d_terms = at::leaky_relu_backward(ds * att, c.terms, negative_slope, /*self_is_result=*/false);
-    d_dst.index_add_(0, c.row, d_terms);
-    d_src.index_add_(0, c.col, d_terms);
+    add_rows(d_dst, c.row, d_terms);
+    add_rows(d_src, c.col, d_terms);
     if (!features.has_value()) return;
     const auto d_linear = d_terms.flatten(1);
-    d_features.index_add_(0, c.eid, d_linear.matmul(weight->to(type)));
+    add_rows(d_features, c.eid, d_linear.matmul(weight->to(type)));
     d_weight.add_(d_linear.t().matmul(c.features.to(type)));
   });
   const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };

@@ -1,6 +1,6 @@
 """What layers compute per edge: features of ``[E, edge_dim]`` and logits of ``[E, heads]``."""
 
-from typing import Union
+from typing import Optional, Union
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ def with_loops(
         rows = destinations(graph)
         nodes = rows if flow == "source_to_target" else graph.col.long()
         is_kept = (rows < bound) & (graph.eid < num_edges)
-        eid = torch.where(is_kept, graph.eid, num_edges).long()
+        eid = graph.eid.masked_fill(~is_kept, num_edges).long()
         index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
         filled = _reduce(features, index, bound + 1, fill_value)[:loops]
     elif isinstance(fill_value, Tensor):
@@ -84,10 +84,9 @@ def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
     """``src [E, D]`` reduced by group; groups of nothing are 0, with "mul" 1. Scriptable."""
     zeros = src.new_zeros([size, src.size(1)])
     if reduction == "sum" or reduction == "add" or reduction == "mean":
-        out = zeros.index_add(0, index, src)
+        out = _sum(src, index, size)
         if reduction == "mean":
-            ones = src.new_ones([src.size(0), 1])
-            out = out / src.new_zeros([size, 1]).index_add(0, index, ones).clamp(min=1)
+            out = out / _sum(src.new_ones([src.size(0), 1]), index, size).clamp(min=1)
         return out
     index = index.unsqueeze(1).expand_as(src)
     if reduction == "mul":
@@ -100,6 +99,15 @@ def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
         "fill_value: expected a number, a tensor, 'sum', 'add', 'mean', 'min', 'max', 'mul' or "
         f"'any', got '{reduction}'"
     )
+
+
+def _sum(src: Tensor, index: Tensor, size: int) -> Tensor:
+    """``src [E, D]`` summed by group, in the same order in every run. Scriptable."""
+    zeros = src.new_zeros([size, src.size(1)])
+    if src.is_cuda:  # index_add would sum in any order there, and index_put wait for the device
+        groups: list[Optional[Tensor]] = [index]
+        return torch._index_put_impl_(zeros, groups, src, accumulate=True, unsafe=True)
+    return zeros.index_add(0, index, src)
 
 
 def order_of_edges(graph: Graph) -> Tensor:

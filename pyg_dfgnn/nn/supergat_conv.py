@@ -19,8 +19,9 @@ from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path, wide
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
     """``torch_geometric.nn.SuperGATConv`` with fused attention, and the same results.
 
-    Self-supervision, in training, is not compiled, and in TorchScript, which PyG's layer does not
-    know, there is none (nor a ``get_attention_loss``).
+    Self-supervision, in training, is not compiled, waits for the device (so that only evaluation
+    can be captured in a CUDA graph), and in TorchScript, which PyG's layer does not know, there is
+    none (nor a ``get_attention_loss``).
 
     Args:
         method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
