@@ -31,12 +31,19 @@ struct Pass {
   __device__ __forceinline__ void* grad() const { return rows() ? g.dst : g.src; }
 };
 
+constexpr int64_t kFewEdges = 12;  // a row, on average
+
 // Blocks a multiprocessor, as many as registers allow.
-template <Side side, Score score, class A>
-constexpr int kBlocks = sizeof(A) == 8 ? 1 : (side == Side::rows && score != Score::additive_v2 ? 5 : 4);
+template <Side side, Score score, class S>
+constexpr int blocks_per_multiprocessor() {
+  if (sizeof(typename S::A) == 8) return 1;
+  const bool few_registers = side == Side::rows && score != Score::additive_v2;
+  if (S::kSteps * S::kVec <= 8 && S::kLanes == 16) return few_registers ? 7 : 6;
+  return few_registers ? 5 : 4;
+}
 
 template <Side side, Score score, class S>
-__global__ void __launch_bounds__(RowPlan::kThreads, kBlocks<side, score, typename S::A>)
+__global__ void __launch_bounds__(RowPlan::kThreads, (blocks_per_multiprocessor<side, score, S>()))
     gradients_kernel(Typed<typename S::T> a, Gradients g, RowPlan plan) {
   using T = typename S::T;
   using A = typename S::A;
@@ -140,6 +147,12 @@ cudaError_t launch_gradients(const Attention& a, const Gradients& g, cudaStream_
   return cudaGetLastError();
 }
 
+template <Score score, class S>
+cudaError_t launch_both_sides(const Attention& a, const Gradients& g, cudaStream_t stream) {
+  const cudaError_t error = launch_gradients<Side::rows, score, S>(a, g, stream);
+  return error == cudaSuccess ? launch_gradients<Side::columns, score, S>(a, g, stream) : error;
+}
+
 }  // namespace
 
 bool smmf_bwd_supports(Type type, int head_dim) {
@@ -155,10 +168,16 @@ cudaError_t smmf_bwd(const Attention& given, const Gradients& gradients, cudaStr
   Attention attention = given;  // without nodes on one side there are no edges, whatever rowptr and colptr say
   if (attention.num_dst == 0 || attention.num_src == 0) attention.num_edges = 0;
   return for_score_and_shape(attention, [&]<Score score, class S>() {
-    cudaError_t error = launch_delta<S>(attention, gradients, stream);
-    if (error == cudaSuccess) error = launch_gradients<Side::rows, score, S>(attention, gradients, stream);
-    if (error == cudaSuccess) error = launch_gradients<Side::columns, score, S>(attention, gradients, stream);
-    return error;
+    const cudaError_t error = launch_delta<S>(attention, gradients, stream);
+    if (error != cudaSuccess) return error;
+    if constexpr (S::kLanes == 8 && S::kSteps * S::kVec == 16) {
+      // Rows of few edges leave groups of lanes idle: two wider ones need fewer registers, and more warps fit.
+      using Wider = Shape<typename S::T, S::kVec, 2 * S::kLanes, S::kSteps / 2>;
+      if (attention.num_edges < kFewEdges * attention.num_dst) {
+        return launch_both_sides<score, Wider>(attention, gradients, stream);
+      }
+    }
+    return launch_both_sides<score, S>(attention, gradients, stream);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "normalize.h"
 
+#include <c10/core/GradMode.h>
+
 #include <algorithm>
 
 #include "attention.h"
@@ -9,7 +11,7 @@ namespace {
 
 // Whether autograd watches: then these are torch's operators, as in the derivative of a derivative.
 [[maybe_unused]] bool needs_graph(at::TensorList tensors) {
-  return at::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
+  return c10::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
            return t.defined() && t.requires_grad();
          });
 }
