@@ -68,7 +68,7 @@ void add_rows(at::Tensor sums, const at::Tensor& index, const at::Tensor& rows) 
 }
 
 // Numbers of a chunk's [size, H, C].
-int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 24 : int64_t(1) << 18; }
+int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 22 : int64_t(1) << 18; }
 
 Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
   Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}};

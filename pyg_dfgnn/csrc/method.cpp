@@ -38,7 +38,7 @@ struct TileCost {
 constexpr TileCost kTileCosts[2][2][2] = {
     // forward, backward
     {{{95, 4.6}, {107, 3.8}},   // float32: dot and cosine,
-     {{87, 10.0}, {71, 3.9}}},  // additive
+     {{87, 10.0}, {90, 3.9}}},  // additive
     {{{42, 6.7}, {43, 4.5}},    // 16 bits
      {{42, 6.7}, {43, 4.5}}},
 };
