@@ -122,7 +122,10 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   const auto stage_values = [&](uint32_t chunks) {
     if (chunks != 0) stage<S>(values, a, a.value, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
   };
-  if ((active & 1) == 0) stage_values(active);
+  if ((active & 1) == 0) {
+    wait_for_copies();  // into the same places, thread by thread
+    stage_values(active);
+  }
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
@@ -213,7 +216,10 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   const auto stage_grads = [&](uint32_t chunks) {
     if (chunks != 0) stage<S>(grads, a, g.grad_out, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
   };
-  if ((active & 1) == 0) stage_grads(active);
+  if ((active & 1) == 0) {
+    wait_for_copies();
+    stage_grads(active);
+  }
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;

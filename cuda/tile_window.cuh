@@ -44,7 +44,8 @@ __device__ __forceinline__ void for_windows(const Attention& a, const Visit& vis
   const int step = last_is_mine ? last * size : end;
 #pragma unroll 1
   for (int first = begin + (t - owner) * size; first < end; first += step) {
-    __syncthreads();  // shared memory is the previous window's
+    wait_for_copies();  // shared memory is the previous window's
+    __syncthreads();
     visit(Window{begin, end, first, min(size, end - first)});
   }
 }
