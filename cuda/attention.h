@@ -76,9 +76,4 @@ cudaError_t pmf_bwd(const Attention& attention, const Gradients& gradients, void
 cudaError_t tile_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 
-// Whether the tile kernels can run: not for float64, nor where rows of features are not made of 16-byte pieces.
-inline bool tile_supports(Type type, int head_dim) {
-  return type != Type::f64 && head_dim <= 128 && head_dim % (type == Type::f32 ? 4 : 8) == 0;
-}
-
 }  // namespace dfgnn::cuda

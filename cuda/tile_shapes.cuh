@@ -13,10 +13,11 @@ cudaError_t for_tile_features(int head_dim, const Launch& launch) {
   return launch.template operator()<Shape<T, 128>>();
 }
 
-// Calls launch.operator()<score, S>(); tile_supports says for which there is one.
+// Calls launch.operator()<score, S>(), for what takes_heads.
 template <class Launch>
 cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
-  if (!tile_supports(a.type, a.head_dim)) return cudaErrorNotSupported;
+  const int number_bytes = a.type == Type::f64 ? 8 : a.type == Type::f32 ? 4 : 2;
+  if (!takes_heads(number_bytes, a.head_dim) || a.score == Score::additive_v2) return cudaErrorNotSupported;
   const auto with_score = [&]<class S>() {
     switch (a.score) {
       case Score::dot:

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "../../cuda/tile_geometry.h"
+
 namespace dfgnn {
 namespace {
 
@@ -24,10 +26,8 @@ void log_choice(Method method, const std::string& why) {
 }
 
 bool tile_can_run(const Attention& attention) {
-  const auto type = attention.value.scalar_type();
-  const int64_t bytes = attention.value.element_size();
-  return type != at::kDouble && attention.score != Score::additive_v2 && attention.num_dst() == attention.num_src() &&
-         attention.head_dim() <= 128 && attention.head_dim() * bytes % 16 == 0;
+  return attention.score != Score::additive_v2 && attention.num_dst() == attention.num_src() &&
+         cuda::tile::takes_heads(attention.value.element_size(), attention.head_dim());
 }
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf, and what they save on each
