@@ -114,14 +114,15 @@ using Logits = float[kChunk / 8][4];
 template <class S>
 using Features = float[S::kFeatures / 8][4];
 
-// acc += A * chunk^T. left(v, c) gives bytes [64 c + 16 t, ...) of this thread's row v, t the lane in its group.
-template <class S, class Left>
-__device__ __forceinline__ void product_nt(Logits& acc, const Left& left, const unsigned char* chunk) {
+// acc += A * chunk^T, A the warp's rows of a window in shared memory.
+template <class S>
+__device__ __forceinline__ void product_nt(Logits& acc, const unsigned char* window, const unsigned char* chunk) {
   using T = typename S::T;
+  const unsigned char* a_rows = window + window_row<S>(0) * S::kRowStride + 16 * lane_in_group();
   const unsigned char* b_rows = chunk + S::permute(lane_group()) * S::kRowStride + 16 * lane_in_group();
 #pragma unroll 2
   for (int c = 0; c < S::kRowBytes / 64; ++c) {
-    const uint4 rows[2] = {left(0, c), left(1, c)};
+    const uint4 rows[2] = {load_shared(a_rows + 64 * c), load_shared(a_rows + 8 * S::kRowStride + 64 * c)};
     uint4 b[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) b[j] = load_shared(b_rows + 8 * j * S::kRowStride + 64 * c);

@@ -92,6 +92,18 @@ __device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a
   return {keep * p, ds, ds * s.slope};
 }
 
+// The gradient of a node's dst or src: accumulator row v, or, with the additive score, a number.
+template <Score score, class S>
+__device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, void* to, int node, int h,
+                                               const Features<S>& grad, int v, float grad_scalar) {
+  if constexpr (score != Score::additive) {
+    const float factor = score == Score::dot ? a.logit_scale : 1;
+    store_row<S>(grad, v, factor, a.features(to, node, h), a.head_dim);
+  } else if (lane_in_group() == 0) {
+    static_cast<float*>(to)[a.scalar(node, h)] = grad_scalar;
+  }
+}
+
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
                                             EdgeMask& mask, unsigned char* stages) {
@@ -112,7 +124,6 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
     row[v] = RowTerms::of<score>(a, g, i[v], h);
   }
-  const int own = window_row<S>(0) * S::kRowStride + 16 * lane_in_group();
   MaskRows<S, kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
@@ -133,19 +144,13 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     __syncthreads();
     if (kNeedsDots) stage<S>(keys, a, a.src, first, w.end, h);
     Logits dp = {}, s = {};
-    if (works) {
-      product_nt<S>(
-          dp, [&](int v, int c) { return load_shared(grads + own + 8 * v * S::kRowStride + 64 * c); }, values);
-    }
+    if (works) product_nt<S>(dp, grads, values);
     wait_for_copies();
     __syncthreads();
     stage_values(left & (left - 1));
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) {
-        product_nt<S>(
-            s, [&](int v, int c) { return load_shared(queries + own + 8 * v * S::kRowStride + 64 * c); }, keys);
-      }
+      if (kNeedsDots) product_nt<S>(s, queries, keys);
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
@@ -174,12 +179,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
     if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
-      if constexpr (kNeedsDots) {
-        const float factor = score == Score::dot ? a.logit_scale : 1;
-        store_row<S>(grad, v, factor, a.features(g.dst, i[v], h), a.head_dim);
-      } else if (lane_in_group() == 0) {
-        static_cast<float*>(g.dst)[a.scalar(i[v], h)] = grad_scalar[v];
-      }
+      store_gradient<score, S>(a, g.dst, i[v], h, grad, v, grad_scalar[v]);
     }
     irregular |= rows_not_zero<S>(infinite, v);
   }
@@ -206,7 +206,6 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     node[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
     src[v] = src_term<score>(a, node[v], h);
   }
-  const int own = window_row<S>(0) * S::kRowStride + 16 * lane_in_group();
   MaskRows<S, kPositions> edges(mask, a.colptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
@@ -227,17 +226,12 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     __syncthreads();
     if (kNeedsDots) stage<S>(queries, a, a.dst, first, w.end, h);
     Logits p = {}, s = {};
-    if (works) {  // here p is dp
-      product_nt<S>(p, [&](int v, int c) { return load_shared(values + own + 8 * v * S::kRowStride + 64 * c); }, grads);
-    }
+    if (works) product_nt<S>(p, values, grads);  // here p is dp
     wait_for_copies();
     __syncthreads();
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) {
-        product_nt<S>(
-            s, [&](int v, int c) { return load_shared(keys + own + 8 * v * S::kRowStride + 64 * c); }, queries);
-      }
+      if (kNeedsDots) product_nt<S>(s, keys, queries);
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
@@ -268,12 +262,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
     if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
       store_row<S>(grad_value, v, 1, a.features(g.value, node[v], h), a.head_dim);
-      if constexpr (kNeedsDots) {
-        const float factor = score == Score::dot ? a.logit_scale : 1;
-        store_row<S>(grad, v, factor, a.features(g.src, node[v], h), a.head_dim);
-      } else if (lane_in_group() == 0) {
-        static_cast<float*>(g.src)[a.scalar(node[v], h)] = grad_scalar[v];
-      }
+      store_gradient<score, S>(a, g.src, node[v], h, grad, v, grad_scalar[v]);
     }
     irregular |= rows_not_zero<S>(infinite, v);
   }
@@ -310,8 +299,8 @@ cudaError_t tile_bwd(const Attention& a, const Gradients& g, cudaStream_t stream
       for_type_and_shape(a.type, a.head_dim, [&]<class S>() { return launch_delta<S>(a, g, stream); });
   if (error != cudaSuccess) return error;
   return for_tile_shape(a, [&]<Score score, class S>() {
-    return a.bias || a.a_edge || a.dropout_p > 0 ? launch_backward<score, S, true>(a, g, stream)
-                                                 : launch_backward<score, S, false>(a, g, stream);
+    return needs_positions(a) ? launch_backward<score, S, true>(a, g, stream)
+                              : launch_backward<score, S, false>(a, g, stream);
   });
 }
 

@@ -33,21 +33,19 @@ __device__ __noinline__ void forward_row(const Typed<typename S::T>& a, const Ou
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
 }
 
-// kPositions: whether anything depends on the position of an edge (a bias, a_edge, dropout). Logits are in powers of
-// two.
+// Logits are in powers of two.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
                                                EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
-  const unsigned char* queries = stages;
-  if (kNeedsDots) stage<S, kWindow>(stages, a, a.dst, w.first, w.first + w.count, h);
+  unsigned char* queries = stages;
+  if (kNeedsDots) stage<S, kWindow>(queries, a, a.dst, w.first, w.first + w.count, h);
   uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, kPositions);
   __syncthreads();
 
   int i[2];
   float dst[2], m[2], sum[2] = {};
-  const unsigned char* query = queries + window_row<S>(0) * S::kRowStride + 16 * lane_in_group();
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
@@ -76,9 +74,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     Logits p = {};
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) {
-        product_nt<S>(p, [&](int v, int c) { return load_shared(query + 8 * v * S::kRowStride + 64 * c); }, keys);
-      }
+      if (kNeedsDots) product_nt<S>(p, queries, keys);
       float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -157,10 +153,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
 
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   return for_tile_shape(a, [&]<Score score, class S>() {
-    const bool positions = a.bias || a.a_edge || a.dropout_p > 0;
     const int bytes = (score == Score::additive ? 0 : S::kWindowBytes) + 2 * S::kChunkBytes;
-    return launch_tile(positions ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>, bytes, a, stream,
-                       Typed<typename S::T>{a}, outputs);
+    return launch_tile(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>, bytes,
+                       a, stream, Typed<typename S::T>{a}, outputs);
   });
 }
 

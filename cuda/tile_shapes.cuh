@@ -38,6 +38,9 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
   }
 }
 
+// Whether anything depends on the place of an edge: the kernels' kPositions.
+inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
+
 // Launches a kernel over tiles and heads.
 template <class Kernel, class... Arguments>
 cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cudaStream_t stream,
