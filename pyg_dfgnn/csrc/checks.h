@@ -7,13 +7,23 @@
 
 namespace dfgnn {
 
-inline void check_index(const at::Tensor& t, const char* name, const at::Tensor& like, const at::Device& device) {
+inline void check_index(const at::Tensor& t, const char* name) {
   TORCH_CHECK(t.dim() == 1, name, ": expected a 1-dimensional tensor, got shape ", t.sizes());
   TORCH_CHECK(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, name,
               ": expected an int32 or int64 tensor, got ", t.scalar_type());
+}
+
+inline void check_index(const at::Tensor& t, const char* name, const at::Tensor& like, const at::Device& device) {
+  check_index(t, name);
   TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of rowptr (", like.scalar_type(),
               "), got ", t.scalar_type());
   TORCH_CHECK(t.device() == device, name, ": expected a tensor on ", device, ", got one on ", t.device());
+}
+
+inline void check_csr(const at::Tensor& rowptr, const at::Tensor& col, const at::Device& device) {
+  check_index(rowptr, "rowptr", rowptr, device);
+  check_index(col, "col", rowptr, device);
+  TORCH_CHECK(rowptr.numel() >= 1, "rowptr: expected [N_dst + 1] entries, got none");
 }
 
 inline void check_shape(const at::Tensor& t, const char* name, at::IntArrayRef shape, const char* meaning) {
@@ -29,6 +39,16 @@ inline void check_features(const at::Tensor& t, const char* name, const at::Tens
   TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of ", like_name, " (",
               like.scalar_type(), "), got ", t.scalar_type());
   check_device(t, name, like.device());
+}
+
+// Features that say the dtype, the heads and the head size.
+inline void check_value(const at::Tensor& x, const char* name) {
+  const auto type = x.scalar_type();
+  TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble, name,
+              ": expected float32, float16, bfloat16 or float64, got ", type);
+  check_features(x, name, x, name);
+  TORCH_CHECK(x.size(1) >= 1 && x.size(2) >= 1, name, ": expected at least one head of size at least 1, got shape ",
+              x.sizes());
 }
 
 inline at::Tensor to_accumulate(const at::Tensor& t, at::ScalarType type) { return t.to(type).contiguous(); }

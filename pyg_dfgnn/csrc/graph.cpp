@@ -8,14 +8,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "checks.h"
+
 namespace dfgnn {
 namespace {
-
-void check_index(const at::Tensor& t, const char* name) {
-  TORCH_CHECK(t.dim() == 1, name, ": expected a 1-dimensional tensor, got shape ", t.sizes());
-  TORCH_CHECK(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, name,
-              ": expected an int32 or int64 tensor, got ", t.scalar_type());
-}
 
 void check_size(int64_t size, const char* name) {
   TORCH_CHECK(size >= 0, name, ": expected a number of nodes >= 0, got ", size);
@@ -40,13 +36,7 @@ Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, in
 
 template <auto kernel>
 Csc csr_to_csc(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src) {
-  check_index(rowptr, "rowptr");
-  check_index(col, "col");
-  TORCH_CHECK(rowptr.numel() >= 1, "rowptr: expected [N_dst + 1] entries, got none");
-  TORCH_CHECK(col.scalar_type() == rowptr.scalar_type(), "col: expected the dtype of rowptr (", rowptr.scalar_type(),
-              "), got ", col.scalar_type());
-  TORCH_CHECK(col.device() == rowptr.device(), "col: expected a tensor on ", rowptr.device(), ", got one on ",
-              col.device());
+  check_csr(rowptr, col, rowptr.device());
   check_size(num_src, "num_src");
   return kernel(rowptr.contiguous(), col.contiguous(), num_src);
 }
@@ -57,15 +47,9 @@ Csc csr_to_csc(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src)
 // that these kernels take one by one.
 template <auto kernel>
 Tiles find_tiles(const at::Tensor& rowptr, const at::Tensor& col) {
-  check_index(rowptr, "rowptr");
-  check_index(col, "col");
-  TORCH_CHECK(rowptr.numel() >= 1, "rowptr: expected [N + 1] entries, got none");
+  check_csr(rowptr, col, rowptr.device());
   TORCH_CHECK(rowptr.numel() - 1 < std::numeric_limits<int32_t>::max(), "rowptr: expected fewer than 2^31 nodes, got ",
               rowptr.numel() - 1);
-  TORCH_CHECK(col.scalar_type() == rowptr.scalar_type(), "col: expected the dtype of rowptr (", rowptr.scalar_type(),
-              "), got ", col.scalar_type());
-  TORCH_CHECK(col.device() == rowptr.device(), "col: expected a tensor on ", rowptr.device(), ", got one on ",
-              col.device());
   return kernel(rowptr.contiguous(), col.contiguous());
 }
 

@@ -56,10 +56,8 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
     if (log_enabled()) log_choice(method, c10::str(words...));
     return method;
   };
-  if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention)) {
-    if (tile_is_cheaper(attention, blocks, pass)) {
-      return log(Method::tile, blocks, " blocks of nodes for ", attention.num_edges(), " edges");
-    }
+  if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention) && tile_is_cheaper(attention, blocks, pass)) {
+    return log(Method::tile, blocks, " blocks of nodes for ", attention.num_edges(), " edges");
   }
   if (pass == Pass::backward) return log(Method::smmf, "the backward pass of graphs that are no dense tiles");
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();

@@ -54,17 +54,9 @@ Attention make_attention(const Call& call) {
 
   const auto& value = call.value();
   const char* value_name = value_is_src(call.score) ? names.b : names.c;
-  const auto type = value.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble, value_name,
-              ": expected float32, float16, bfloat16 or float64, got ", type);
-  check_features(value, value_name, value, value_name);
-  TORCH_CHECK(value.size(1) >= 1 && value.size(2) >= 1, value_name,
-              ": expected at least one head of size at least 1, got shape ", value.sizes());
-
+  check_value(value, value_name);
   const auto device = value.device();
-  check_index(call.rowptr, "rowptr", call.rowptr, device);
-  check_index(call.col, "col", call.rowptr, device);
-  TORCH_CHECK(call.rowptr.numel() >= 1, "rowptr: expected [N_dst + 1] entries, got none");
+  check_csr(call.rowptr, call.col, device);
   attention.rowptr = call.rowptr.contiguous();
   attention.col = call.col.contiguous();
   attention.value = value.contiguous();

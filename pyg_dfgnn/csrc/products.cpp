@@ -11,23 +11,12 @@
 namespace dfgnn {
 namespace {
 
-void check_value(const at::Tensor& x, const char* name) {
-  const auto type = x.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble, name,
-              ": expected float32, float16, bfloat16 or float64, got ", type);
-  check_features(x, name, x, name);
-  TORCH_CHECK(x.size(1) >= 1 && x.size(2) >= 1, name, ": expected at least one head of size at least 1, got shape ",
-              x.sizes());
-}
-
 void check_nodes(const at::Tensor& x, const char* name, int64_t num_nodes, const char* meaning) {
   TORCH_CHECK(x.size(0) == num_nodes, name, ": expected ", meaning, " = ", num_nodes, " nodes, got shape ", x.sizes());
 }
 
 void check_structure(const Structure& graph, int64_t num_src, const at::Device& device) {
-  check_index(graph.rowptr, "rowptr", graph.rowptr, device);
-  check_index(graph.col, "col", graph.rowptr, device);
-  TORCH_CHECK(graph.rowptr.numel() >= 1, "rowptr: expected [N_dst + 1] entries, got none");
+  check_csr(graph.rowptr, graph.col, device);
   TORCH_CHECK(num_src > 0 || graph.col.numel() == 0, "col: expected no entries where there are no source nodes, got ",
               graph.col.numel());
   check_csc(graph, num_src, device);

@@ -187,6 +187,13 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             return alpha_src, None
         return alpha_src, (x_dst * self.att_dst).sum(dim=-1)
 
+    def scalars_of(self, graph: Graph, x: OptPairTensor) -> tuple[Tensor, Tensor]:
+        """The same where destinations without features have 0."""
+        alpha_src, alpha_dst = self.scalars(x)
+        if alpha_dst is None:
+            alpha_dst = alpha_src.new_zeros(graph.num_dst, self.heads)
+        return alpha_src, alpha_dst
+
     def operands(
         self,
         edge_index: Union[Tensor, SparseTensor, Graph],
@@ -224,9 +231,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         if operands is None:
             return None
         graph, a_edge = operands
-        alpha_src, alpha_dst = self.scalars(x)
-        if alpha_dst is None:
-            alpha_dst = alpha_src.new_zeros(graph.num_dst, self.heads)
+        alpha_src, alpha_dst = self.scalars_of(graph, x)
         out = additive_attention(
             alpha_dst,
             alpha_src,
@@ -252,9 +257,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         if operands is None:
             return None
         graph, a_edge = operands
-        alpha_src, alpha_dst = self.scalars(x)
-        if alpha_dst is None:
-            alpha_dst = alpha_src.new_zeros(graph.num_dst, self.heads)
+        alpha_src, alpha_dst = self.scalars_of(graph, x)
         logits = additive_logits(alpha_dst, alpha_src, graph)
         if a_edge is not None:
             logits = logits + a_edge
