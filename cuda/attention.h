@@ -58,17 +58,22 @@ struct Gradients {
   void *a_edge, *bias;         // A [num_edges, heads] or null
 };
 
+// A workspace is device memory of as many bytes as *_workspace says, aligned to 16.
+
 // SMMF, Shared Memory Maximization Fusion: one kernel forward; backward, one for delta and one a side; nothing of size
 // num_edges is stored.
 cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
-cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
+size_t smmf_bwd_workspace(const Attention& attention);
+cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
 
 // Whether smmf_bwd can run: a row of features must fit a warp's registers. pmf_bwd takes any head size.
 bool smmf_bwd_supports(Type type, int head_dim);
 
-// PMF, Parallelism Maximization Fusion: an edge-parallel SDDMM, then the rest by rows.
-// scores: A [num_edges, heads]; workspace: 2 x A [num_edges, heads].
-cudaError_t pmf_fwd(const Attention& attention, const Outputs& outputs, void* scores, cudaStream_t stream);
+// PMF, Parallelism Maximization Fusion: an edge-parallel SDDMM, then the rest by rows; backward, the gradient of every
+// edge and head is stored, then used by rows and by columns. Workspaces grow with num_edges * heads.
+size_t pmf_fwd_workspace(const Attention& attention);
+cudaError_t pmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
+size_t pmf_bwd_workspace(const Attention& attention);
 cudaError_t pmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
 
 // Tile: masked dense attention on tensor cores within tiles, runs of nodes whose edges stay inside them (num_dst ==

@@ -4,11 +4,11 @@
 namespace dfgnn::cuda {
 namespace {
 
-__global__ void mask_kernel(Attention a, bool* mask) {
+__global__ void mask_kernel(Typed<float> a, bool* mask) {
   const Dropout dropout(a);
   const int64_t count = a.num_edges * a.heads, step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t t = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; t < count; t += step) {
-    mask[t] = dropout.factor<float>(t / a.heads, static_cast<int>(t % a.heads)) != 0.0f;
+    mask[t] = dropout.factor(t / a.heads, static_cast<int>(t % a.heads)) != 0.0f;
   }
 }
 
@@ -24,7 +24,8 @@ cudaError_t dropout_mask(const int64_t* seed, int64_t num_edges, int heads, doub
   a.heads = heads;
   a.dropout_p = dropout_p;
   a.seed = seed;
-  mask_kernel<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0, stream>>>(a, mask);
+  mask_kernel<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0, stream>>>(
+      Typed<float>{a}, mask);
   return cudaGetLastError();
 }
 

@@ -1,7 +1,7 @@
 // Edge-parallel kernels: every warp takes a run of consecutive edges, whatever rows they belong to.
 #pragma once
 
-#include "logit.cuh"
+#include "row_units.cuh"
 
 namespace dfgnn::cuda {
 
@@ -21,22 +21,8 @@ inline EdgePlan plan_edges(int64_t num_edges) {
   return {edges, static_cast<unsigned>((num_edges + edges_per_block - 1) / edges_per_block)};
 }
 
-// The row of edge e: the last that begins at or before it. The warp probes 32 rows at a time.
-__device__ __forceinline__ int64_t warp_find_row(const Index& rowptr, int64_t num_rows, int64_t e) {
-  int64_t low = 0, count = num_rows;
-  while (count > 1) {
-    const int64_t step = (count + kWarp - 1) / kWarp;
-    const int64_t probe = low + (threadIdx.x % kWarp) * step;
-    const unsigned before = __ballot_sync(kAllLanes, probe < low + count && rowptr[probe] <= e);
-    const int64_t last = low + count;
-    if (before != 0) low += (kWarp - 1 - __clz(before)) * step;
-    count = min(step, last - low);
-  }
-  return low;
-}
-
-// The same by one lane, given a row that begins at or before e. Strides over runs of empty rows by doubling steps, then
-// halves: nothing walks row by row over a million of them.
+// warp_find_row by one lane, given a row that begins at or before e. Strides over runs of empty rows by doubling steps,
+// then halves: nothing walks row by row over a million of them.
 __device__ __forceinline__ int64_t find_row_from(const Index& rowptr, int64_t num_rows, int64_t from, int64_t e) {
   int64_t low = from, step = 1;
   while (low + step < num_rows && rowptr[low + step] <= e) {
@@ -66,13 +52,14 @@ __device__ __forceinline__ void for_edge_batches(const Attention& a, const EdgeP
   const int64_t begin = max(run, clamp_to(a.rowptr[0], num_edges));
   if (begin >= end) return;
   const int lane = threadIdx.x % kWarp;
+  const auto load_source = [&](int64_t e) { return e < end ? checked_node(a.col[e], a.num_src) : kNoNode; };
   int64_t row = warp_find_row(a.rowptr, a.num_dst, begin);
+  int next_source = load_source(begin + lane);
   for (int64_t first = begin; first < end; first += kWarp) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), end - first));
-    if (lane < count) {
-      batch.row[lane] = static_cast<int>(find_row_from(a.rowptr, a.num_dst, row, first + lane));
-      batch.source[lane] = checked_node(a.col[first + lane], a.num_src);
-    }
+    if (lane < count) batch.row[lane] = static_cast<int>(find_row_from(a.rowptr, a.num_dst, row, first + lane));
+    batch.source[lane] = next_source;
+    next_source = load_source(first + kWarp + lane);
     __syncwarp();
     row = batch.row[count - 1];
     batch_of(first, count);

@@ -1,4 +1,4 @@
-// Softmax and SpMM over blocks of rows, with the dot products made here (SMMF) or the logits read from memory (PMF).
+// Dot products, softmax and SpMM over blocks of rows: SMMF's forward pass.
 //
 // A block takes a run of rows. Its short rows share tiles of shared memory: the warps make a tile's dot products
 // balanced over its edges, then each takes rows: logits, their maximum, exponentials (taken once, kept in shared
@@ -30,41 +30,15 @@ struct Tile {
   int64_t first;  // CSR position of entry 0
 };
 
-// Where logits come from: dot products of the tile...
-template <Score score, class S>
-struct ComputedLogits {
-  static constexpr bool kNeedsDots = score != Score::additive;
-  static constexpr Score kScore = score;
-  static constexpr int kBlocks = score == Score::additive_v2 ? 4 : 6;  // a multiprocessor; att takes registers
-
-  __device__ __forceinline__ typename S::A operator()(const Typed<typename S::T>& a, const Tile<typename S::A>& tile,
-                                                      int t, int i, int h) const {
-    using A = typename S::A;
-    return logit<score>(a, kNeedsDots ? tile.score[t] : A(0), i, tile.source[t], tile.first + t, h).value;
-  }
-};
-
-// ... or logits that an earlier kernel stored.
-template <class A>
-struct StoredLogits {
-  static constexpr bool kNeedsDots = false;
-  static constexpr int kBlocks = 6;
-  const A* scores;  // [num_edges, heads]
-
-  template <class T>
-  __device__ __forceinline__ A operator()(const Typed<T>& a, const Tile<A>& tile, int t, int, int h) const {
-    return scores[a.scalar(tile.first + t, h)];
-  }
-};
-
 // Logits of entries [begin, end) of the tile, which are edges of row i, then in their place exp(s - max) with dropout
 // applied. Takes max from `m` on and returns the sum before dropout. All lanes of a warp.
-template <class T, class A, class Logits>
-__device__ __forceinline__ A warp_softmax(const Typed<T>& a, const Logits& logits, const Tile<A>& tile, int begin,
-                                          int end, int i, int h, const Dropout& dropout, A& m) {
+template <Score score, class T, class A>
+__device__ __forceinline__ A warp_softmax(const Typed<T>& a, const Tile<A>& tile, int begin, int end, int i, int h,
+                                          const Dropout<A>& dropout, A& m) {
   const int lane = threadIdx.x % kWarp;
   for (int t = begin + lane; t < end; t += kWarp) {
-    const A s = logits(a, tile, t, i, h);
+    const A dot = score == Score::additive ? A(0) : tile.score[t];
+    const A s = logit<score>(a, dot, i, tile.source[t], tile.first + t, h).value;
     tile.score[t] = s;
     m = max(m, s);
   }
@@ -73,7 +47,7 @@ __device__ __forceinline__ A warp_softmax(const Typed<T>& a, const Logits& logit
   for (int t = begin + lane; t < end; t += kWarp) {
     const A p = exp_difference(tile.score[t], m);
     sum += p;
-    tile.score[t] = p * dropout.template factor<A>(tile.first + t, h);
+    tile.score[t] = p * dropout.factor(tile.first + t, h);
   }
   __syncwarp();
   return lanes_sum<kWarp>(sum);
@@ -105,9 +79,12 @@ __device__ __forceinline__ void warp_spmm(const Typed<typename W::T>& a, const T
   }
 }
 
-template <class S, class Logits>
-__global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) == 4 ? Logits::kBlocks : 1)
-    forward_rows_kernel(Typed<typename S::T> a, Logits logits, Outputs outputs, ForwardPlan plan) {
+template <Score score, class S>
+__global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) == 8    ? 1
+                                                         : score == Score::additive_v2 ? 4
+                                                                                       : 6)
+    forward_rows_kernel(Typed<typename S::T> a, Outputs outputs, ForwardPlan plan) {
+  constexpr bool kNeedsDots = score != Score::additive;
   using T = typename S::T;
   using A = typename S::A;
   using W = typename S::Wide;
@@ -152,7 +129,7 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
     const Tile<A> tile{scores, sources, bounds[r]};
     const int edges = static_cast<int>(bounds[last] - tile.first);
     for (int t = threadIdx.x; t < edges; t += blockDim.x) sources[t] = checked_node(a.col[tile.first + t], a.num_src);
-    if constexpr (Logits::kNeedsDots) {
+    if constexpr (kNeedsDots) {
       for (int row = r + warp; row < last; row += kWarps) {
         const int end = static_cast<int>(bounds[row + 1] - tile.first);
         for (int t = static_cast<int>(bounds[row] - tile.first) + lane; t < end; t += kWarp) rows[t] = row;
@@ -161,9 +138,9 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
     __syncthreads();
 
     for (int h = first_head; h < last_head; ++h) {
-      if constexpr (Logits::kNeedsDots) {
+      if constexpr (kNeedsDots) {
         const int slice = (edges + kWarps - 1) / kWarps;
-        warp_dots<S, Logits::kScore>(
+        warp_dots<S, score>(
             a, a.dst, a.src, h, min(warp * slice, edges), min((warp + 1) * slice, edges),
             [&](int t) { return first_row + rows[t]; }, [&](int t) { return sources[t]; },
             [&](int t, A dot) { scores[t] = dot; });
@@ -173,7 +150,7 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
         const int begin = static_cast<int>(bounds[row] - tile.first);
         const int end = static_cast<int>(bounds[row + 1] - tile.first);
         A m = -INFINITY;
-        const A sum = warp_softmax(a, logits, tile, begin, end, first_row + row, h, dropout, m);
+        const A sum = warp_softmax<score>(a, tile, begin, end, first_row + row, h, dropout, m);
         if (lane == 0) store_lse(row, h, m, sum);
         const A scale = sum == A(0) ? A(0) : A(1) / sum;
         for (int f = 0; f < (W::kLoop ? a.head_dim : 1); f += W::kFeatures) {
@@ -209,14 +186,14 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, sizeof(typename S::A) =
             tile.source[t] = checked_node(a.col[tile.first + t], a.num_src);
           }
           __syncwarp();
-          if constexpr (Logits::kNeedsDots) {
-            warp_dots<S, Logits::kScore>(
+          if constexpr (kNeedsDots) {
+            warp_dots<S, score>(
                 a, a.dst, a.src, h, 0, edges, [&](int) { return first_row + r; }, [&](int t) { return tile.source[t]; },
                 [&](int t, A dot) { tile.score[t] = dot; });
             __syncwarp();
           }
           const A before = m;
-          const A tile_sum = warp_softmax(a, logits, tile, 0, edges, first_row + r, h, dropout, m);
+          const A tile_sum = warp_softmax<score>(a, tile, 0, edges, first_row + r, h, dropout, m);
           const A fade = exp_difference(before, m);
           sum = sum * fade + tile_sum;
 #pragma unroll
@@ -262,13 +239,13 @@ inline ForwardPlan plan_forward(const Attention& a) {
   return {rows, few_blocks ? 1 : a.heads};
 }
 
-template <class S, class Logits>
-cudaError_t launch_forward_rows(const Attention& a, const Logits& logits, const Outputs& outputs, cudaStream_t stream) {
+template <Score score, class S>
+cudaError_t launch_forward_rows(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
   const ForwardPlan plan = plan_forward(a);
   const dim3 grid(static_cast<unsigned>((a.num_dst + plan.rows_per_block - 1) / plan.rows_per_block),
                   static_cast<unsigned>((a.heads + plan.heads_per_block - 1) / plan.heads_per_block));
-  forward_rows_kernel<S><<<grid, ForwardPlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, logits, outputs, plan);
+  forward_rows_kernel<score, S><<<grid, ForwardPlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, outputs, plan);
   return cudaGetLastError();
 }
 

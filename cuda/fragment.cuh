@@ -58,7 +58,10 @@ struct Shape {
 template <class S>
 struct Packed {
   using T = typename S::T;
-  using Vector = std::conditional_t<S::kVec * sizeof(T) == 16, uint4, T>;
+  static constexpr int kBytes = S::kVec * sizeof(T);
+  using Vector =
+      std::conditional_t<kBytes == 16, uint4,
+                         std::conditional_t<S::kVec == 1, T, std::conditional_t<kBytes == 8, uint2, uint32_t>>>;
   static_assert(S::kVec * sizeof(T) == sizeof(Vector));
   Vector steps[S::kSteps];
 

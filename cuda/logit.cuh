@@ -14,9 +14,15 @@ struct Typed : Attention {
   using T = T_;
   using A = typename Accumulate<T>::type;
   A logit_scale, slope_below_zero;
+  uint64_t dropout_threshold;  // an edge is kept where u >= p, with u = word / 2^32: where word >= ceil(p 2^32)
+  A dropout_kept;
 
   explicit Typed(const Attention& a)
-      : Attention(a), logit_scale(static_cast<A>(a.scale)), slope_below_zero(static_cast<A>(a.negative_slope)) {}
+      : Attention(a),
+        logit_scale(static_cast<A>(a.scale)),
+        slope_below_zero(static_cast<A>(a.negative_slope)),
+        dropout_threshold(static_cast<uint64_t>(std::ceil(a.dropout_p * 0x1p32))),
+        dropout_kept(static_cast<A>(a.dropout_p < 1.0 ? 1.0 / (1.0 - a.dropout_p) : 0.0)) {}
 
   __device__ __forceinline__ int64_t scalar(int64_t node_or_edge, int h) const { return node_or_edge * heads + h; }
 
@@ -31,8 +37,8 @@ struct Typed : Attention {
 };
 
 // Gathers rows of one head from a feature array, from `feature` on: the lane's share of node n's row. What does not
-// depend on the node is made once, so that a row costs one multiply-add and its loads.
-template <class S>
+// depend on the node is made once, so that a row costs one multiply-add and its loads. kExact: head_dim is kFeatures.
+template <class S, bool kExact = false>
 class RowReader {
  public:
   using T = typename S::T;
@@ -45,7 +51,7 @@ class RowReader {
   __device__ __forceinline__ Packed<S> operator()(int node) const {
     Packed<S> row;
     row.load(reinterpret_cast<const T*>(base_ + static_cast<uint64_t>(static_cast<unsigned>(node)) * row_bytes_), 0,
-             left_);
+             kExact ? S::kFeatures : left_);
     return row;
   }
 
@@ -124,20 +130,18 @@ __device__ __forceinline__ A exp_difference(A s, A m) {
 // Dropout of edge e and head h: 0 where dropped, 1 / (1 - p) where kept. Philox4x32-10 (Salmon et al., SC'11) keyed by
 // the seed and counted by the edge's CSR position and head: the backward pass, the other method and the CPU draw the
 // same.
+template <class A>
 class Dropout {
  public:
-  __device__ __forceinline__ explicit Dropout(const Attention& a)
-      : threshold_(static_cast<uint64_t>(ceil(a.dropout_p * 0x1p32))),
-        kept_(a.dropout_p < 1.0 ? 1.0 / (1.0 - a.dropout_p) : 0.0),
-        seed_(a.seed ? static_cast<uint64_t>(*a.seed) : 0) {}
+  template <class T>
+  __device__ __forceinline__ explicit Dropout(const Typed<T>& a)
+      : threshold_(a.dropout_threshold), kept_(a.dropout_kept), seed_(a.seed ? static_cast<uint64_t>(*a.seed) : 0) {}
 
   __device__ __forceinline__ bool active() const { return threshold_ > 0; }
 
-  // Kept where u >= p, with u = word / 2^32: in integers, where word >= ceil(p 2^32).
-  template <class A>
   __device__ __forceinline__ A factor(int64_t e, int h) const {
     if (!active()) return A(1);
-    return first_word(static_cast<uint64_t>(e), static_cast<uint32_t>(h)) >= threshold_ ? static_cast<A>(kept_) : A(0);
+    return first_word(static_cast<uint64_t>(e), static_cast<uint32_t>(h)) >= threshold_ ? kept_ : A(0);
   }
 
  private:
@@ -159,9 +163,12 @@ class Dropout {
   }
 
   uint64_t threshold_;
-  double kept_;
+  A kept_;
   uint64_t seed_;
 };
+
+template <class T>
+Dropout(const Typed<T>&) -> Dropout<typename Typed<T>::A>;
 
 // Bounds of row r of a compressed form, made safe: within [0, num_entries], never decreasing.
 __device__ __forceinline__ int64_t clamp_to(int64_t x, int64_t high) { return x < 0 ? 0 : (x > high ? high : x); }

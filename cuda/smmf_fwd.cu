@@ -5,9 +5,8 @@
 namespace dfgnn::cuda {
 
 cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream) {
-  return for_score_and_shape(attention, [&]<Score score, class S>() {
-    return launch_forward_rows<S>(attention, ComputedLogits<score, S>{}, outputs, stream);
-  });
+  return for_score_and_shape(
+      attention, [&]<Score score, class S>() { return launch_forward_rows<score, S>(attention, outputs, stream); });
 }
 
 }  // namespace dfgnn::cuda

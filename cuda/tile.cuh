@@ -13,6 +13,7 @@
 #pragma once
 
 #include "logit.cuh"
+#include "mma.cuh"
 #include "tile_geometry.h"
 
 namespace dfgnn::cuda::tile {
@@ -36,10 +37,7 @@ struct Shape {
   }
 };
 
-// ---- one warp's place in the fragments of mma.m16n8
-
-__device__ __forceinline__ int lane_group() { return threadIdx.x % kWarp / 4; }
-__device__ __forceinline__ int lane_in_group() { return threadIdx.x % 4; }
+// ---- a warp's rows (lane_group() and lane_in_group(): mma.cuh)
 
 // The row of its warp, and of the window, that accumulator row v of this thread is.
 template <class S>
@@ -59,12 +57,6 @@ __device__ __forceinline__ int chunk_row(int j, int c) {
 
 // ---- mma
 
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // With float32 operands, each in two TF32.
 __device__ __forceinline__ void mma_split(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&a_small)[4],
                                           const uint32_t (&b)[2], const uint32_t (&b_small)[2]) {
@@ -73,38 +65,10 @@ __device__ __forceinline__ void mma_split(float (&d)[4], const uint32_t (&a)[4],
   mma_tf32(d, a, b[0], b[1]);
 }
 
-template <class T>
-__device__ __forceinline__ void mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
 // float32 as the sum of two TF32: `big` rounded to nearest, `small` what is left, which the mma truncates.
 __device__ __forceinline__ void split(uint32_t x, uint32_t& big, uint32_t& small) {
   big = (x + 0x1000u) & 0xffffe000u;
   small = __float_as_uint(__uint_as_float(x) - __uint_as_float(big));
-}
-
-template <class T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 x = __floats2half2_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(x);
-  } else {
-    const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(x);
-  }
-}
-
-__device__ __forceinline__ uint32_t word(const uint4& x, int i) {
-  return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
 __device__ __forceinline__ uint4 load_shared(const unsigned char* p) { return *reinterpret_cast<const uint4*>(p); }

@@ -24,8 +24,7 @@ __device__ __noinline__ void backward_row(const Typed<typename S::T>& a, const G
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
     const LaneFeatures<S> k(a, kNeedsDots ? a.src : nullptr, source, h);
     const float dp = grad_out.dot(LaneFeatures<S>(a, a.value, source, h));
-    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, dp, lse, delta,
-                                        dropout.template factor<float>(e, h), i, j, e, h);
+    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, dp, lse, delta, dropout.factor(e, h), i, j, e, h);
     grad_scalar += d.operand;
     grad.fade_and_add(1, score == Score::cosine ? d.operand * src_term<score>(a, source, h) : d.operand, k);
     if (threadIdx.x % kWarp == 0) {
@@ -54,9 +53,8 @@ __device__ __noinline__ void backward_column(const Typed<typename S::T>& a, cons
     if (i == kNoNode) continue;
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-    const auto d =
-        edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
-                             a.at(g.delta, a.scalar(i, h)), dropout.template factor<float>(e, h), i, j, e, h);
+    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
+                                        a.at(g.delta, a.scalar(i, h)), dropout.factor(e, h), i, j, e, h);
     grad_scalar += d.operand;
     grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);
     grad_value.fade_and_add(1, d.weight, grad_out);
@@ -83,11 +81,11 @@ struct RowTerms {
 template <Score score, bool kPositions, class T>
 __device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a, bool has, float dot, float dp,
                                                                const RowTerms& row, float src, int64_t e, int h,
-                                                               const Dropout& dropout) {
+                                                               const Dropout<float>& dropout) {
   if (kPositions && !has) return {0, 0, 0};
   const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
   const float p = has ? exp2_of(kLog2e * s.value - row.lse) : 0;
-  const float keep = kPositions ? dropout.template factor<float>(e, h) : 1;
+  const float keep = kPositions ? dropout.factor(e, h) : 1;
   const float ds = has ? p * (keep * dp - row.delta) : 0;
   return {keep * p, ds, ds * s.slope};
 }

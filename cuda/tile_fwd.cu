@@ -27,7 +27,7 @@ __device__ __noinline__ void forward_row(const Typed<typename S::T>& a, const Ou
     m = max(m, s);
     const float fade = exp_difference(before, m), p = exp_difference(s, m);
     sum = sum * fade + p;
-    out.fade_and_add(fade, p * dropout.template factor<float>(e, h), LaneFeatures<S>(a, a.value, source, h));
+    out.fade_and_add(fade, p * dropout.factor(e, h), LaneFeatures<S>(a, a.value, source, h));
   }
   out.store(a, outputs.out, i, h, sum == 0 ? 0 : 1 / sum);
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
@@ -119,7 +119,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           s = exp2_of(s - shift);
           sum[v] += s;
           if constexpr (kPositions) {
-            s *= dropout.template factor<float>(edges.position(v, x / 2, x % 2), h);
+            s *= dropout.factor(edges.position(v, x / 2, x % 2), h);
           }
         }
       }

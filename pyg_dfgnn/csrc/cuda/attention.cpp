@@ -67,6 +67,10 @@ cuda::Attention operands_of(const Attention& a) {
           a.tiles.defined() ? a.tiles.numel() - 1 : 0};
 }
 
+at::Tensor bytes(size_t count, const at::TensorOptions& options) {
+  return at::empty({static_cast<int64_t>(count)}, options.dtype(at::kByte));
+}
+
 }  // namespace
 
 ForwardResult forward_cuda(const Attention& given, Method method) {
@@ -79,8 +83,9 @@ ForwardResult forward_cuda(const Attention& given, Method method) {
   const cuda::Outputs outputs{out.mutable_data_ptr(), lse.mutable_data_ptr()};
   const auto stream = c10::cuda::getCurrentCUDAStream();
   if (method == Method::pmf) {
-    const auto scores = at::empty({a.num_edges(), a.heads()}, scalars);
-    C10_CUDA_CHECK(cuda::pmf_fwd(operands_of(a), outputs, scores.mutable_data_ptr(), stream));
+    const auto operands = operands_of(a);
+    const auto workspace = bytes(cuda::pmf_fwd_workspace(operands), options);
+    C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace.mutable_data_ptr(), stream));
   } else if (method == Method::tile) {
     C10_CUDA_CHECK(cuda::tile_fwd(operands_of(a), outputs, stream));
   } else {
@@ -117,9 +122,10 @@ Gradients backward_cuda(const Attention& given, const Saved& saved, Method metho
   if (method == Method::tile) {
     C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
   } else if (method == Method::smmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
-    C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, stream));
+    const auto workspace = bytes(cuda::smmf_bwd_workspace(operands), a.value.options());
+    C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, workspace.mutable_data_ptr(), stream));
   } else {
-    const auto workspace = at::empty({2, a.num_edges(), a.heads()}, scalars);
+    const auto workspace = bytes(cuda::pmf_bwd_workspace(operands), a.value.options());
     C10_CUDA_CHECK(cuda::pmf_bwd(operands, pointers, workspace.mutable_data_ptr(), stream));
   }
   return gradients;

@@ -1,0 +1,226 @@
+// Weighted sums of gathered rows by one warp: sum += weight_t * row(node_t), batches of up to 32 entries at a time.
+//
+// 16-bit rows go through tensor cores with no conversion and coalesced: a lane loads the same few features of every
+// row. Of an mma D[16 x 8] = A[16 x 16] B[16 x 8], lane 4 g + t supplies rows g and g + 8 of A at four places of the
+// sum that are its own; so it puts a feature of four entries there, another in row g + 8, and B, with the four weights
+// at the places of t in column t and zeros elsewhere, keeps the lanes' sums apart: D[g][t] is that of lane 4 g + t.
+// Columns 4 to 7 do the same with what is left of the weights after rounding them to 16 bits, so that they count with
+// float accuracy (to 2^-16 of them for bfloat16, 2^-22 for float16).
+#pragma once
+
+#include <climits>
+
+#include "logit.cuh"
+#include "mma.cuh"
+
+namespace dfgnn::cuda {
+
+// Stores factor * (sum of the warp's fragments) as a row; the second, as what a piece adds to its row. Once: the
+// fragments are used up.
+template <class S>
+__device__ __forceinline__ void store_sum(Fragment<S>& fragment, typename S::T* row, int features,
+                                          typename S::A factor) {
+  const GroupSum<S> total(fragment);
+  constexpr int kCount = GroupSum<S>::kCount;
+  if (total.writes) fragment.template store<kCount>(row, threadIdx.x % S::kLanes, features, total.first, factor);
+}
+
+template <class S>
+__device__ __forceinline__ void store_sum_piece(Fragment<S>& fragment, typename S::A* piece, int features,
+                                                typename S::A factor) {
+  const GroupSum<S> total(fragment);
+  if (!total.writes) return;
+#pragma unroll
+  for (int i = 0; i < GroupSum<S>::kCount * S::kVec; ++i) {
+    const int vector = (total.first + i / S::kVec) * S::kLanes + static_cast<int>(threadIdx.x) % S::kLanes;
+    const int f = vector * S::kVec + i % S::kVec;
+    if (f < features) piece[f] = fragment.x[i] * factor;
+  }
+}
+
+// Sum of weights times rows in float (or double) registers, a row spread over the lanes of the wide shape.
+template <class S, class W_ = typename S::Wide>
+class VectorSum {
+ public:
+  using W = W_;
+  using T = typename S::T;
+  using A = typename S::A;
+  using Reader = RowReader<W>;
+
+  struct Batch {
+    A weight[kWarp];
+    int node[kWarp];
+    __device__ __forceinline__ void put(int t, A w) { weight[t] = w; }
+  };
+
+  __device__ __forceinline__ VectorSum() { sum_.zero(); }
+  __device__ __forceinline__ explicit VectorSum(const Fragment<W>& sum) : sum_(sum) {}
+  __device__ __forceinline__ static int lane() { return threadIdx.x % W::kLanes; }
+
+  // Whether this lane's part of the sum is what it should be.
+  __device__ __forceinline__ static constexpr bool is_exact() { return true; }
+
+  __device__ __forceinline__ void scale(A factor) {
+#pragma unroll
+    for (int i = 0; i < Fragment<W>::kSize; ++i) sum_.x[i] *= factor;
+  }
+
+  // Starts to load the first rows of a batch, whose nodes are there; then add() the batch, whose weights are there too.
+  // Of `count` entries, but all 32 have a node that can be read.
+  __device__ __forceinline__ void load(const Batch& batch, int, const Reader& row) { load_from(batch, 0, row); }
+  __device__ __forceinline__ void add(const Batch& batch, int count, const Reader& row) {
+    add_from(batch, 0, count);
+    for (int base = kStep; base < count; base += kStep) {
+      load_from(batch, base, row);
+      add_from(batch, base, count);
+    }
+  }
+
+  __device__ __forceinline__ void store(T* row, int features, A factor) { store_sum(sum_, row, features, factor); }
+  __device__ __forceinline__ void store_piece(A* piece, int features, A factor) {
+    store_sum_piece(sum_, piece, features, factor);
+  }
+
+ private:
+  static constexpr int kUnroll = W::kSteps >= 4 ? 2 : W::kSteps >= 2 ? 4 : 8, kStep = kUnroll * W::kGroups;
+
+  __device__ __forceinline__ static int entry(int base, int u) {
+    return base + u * W::kGroups + static_cast<int>(threadIdx.x) % kWarp / W::kLanes;
+  }
+
+  __device__ __forceinline__ void load_from(const Batch& batch, int base, const Reader& row) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) rows_[u] = row(batch.node[entry(base, u)]);
+  }
+
+  __device__ __forceinline__ void add_from(const Batch& batch, int base, int count) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (entry(base, u) < count) sum_.add(batch.weight[entry(base, u)], rows_[u]);
+    }
+  }
+
+  Packed<W> rows_[kUnroll];
+  Fragment<W> sum_;
+};
+
+// The same on tensor cores, for rows of kFeatures 16-bit features, 16 entries at a time.
+template <class S>
+class TensorSum {
+ public:
+  using T = typename S::T;
+  using A = float;
+  using L = Shape<T, S::kFeatures / kWarp, kWarp, 1>;  // features of a lane
+  using Reader = RowReader<L, true>;
+
+  struct Batch {
+    alignas(16) T weight[2][kWarp];  // rounded, and what is left
+    alignas(16) int node[kWarp];
+    __device__ __forceinline__ void put(int t, A w) {
+      weight[0][t] = from_accumulate<T>(w * kScale);
+      weight[1][t] = from_accumulate<T>(w * kScale - to_accumulate(weight[0][t]));
+    }
+  };
+
+  __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
+
+  // False where a number is not finite: what a lane's own rows have of these has made NaNs of its neighbours' sums too.
+  __device__ __forceinline__ bool is_exact() const {
+    bool finite = true;
+#pragma unroll
+    for (const auto& tile : sum_) {
+#pragma unroll
+      for (const float x : tile) finite &= isfinite(x);
+    }
+    return finite;
+  }
+
+  __device__ __forceinline__ void scale(A factor) {
+#pragma unroll
+    for (auto& tile : sum_) {
+#pragma unroll
+      for (float& x : tile) x *= factor;
+    }
+  }
+
+  // Weights past `count` are 0.
+  __device__ __forceinline__ void load(const Batch& batch, int count, const Reader& row, int first = 0) {
+#pragma unroll
+    for (int e = 0; e < kEntries; e += 4) {
+      if (first + e >= count) return;
+      const int4 nodes = *reinterpret_cast<const int4*>(batch.node + first + e);
+      rows_[e] = row(nodes.x);
+      rows_[e + 1] = row(nodes.y);
+      rows_[e + 2] = row(nodes.z);
+      rows_[e + 3] = row(nodes.w);
+    }
+  }
+  __device__ __forceinline__ void add(const Batch& batch, int count, const Reader& row) {
+    add_from(batch, count, 0);
+    if (count <= kEntries) return;
+    load(batch, count, row, kEntries);
+    add_from(batch, count, kEntries);
+  }
+
+  __device__ __forceinline__ void store(T* row, int, A factor) const {
+    const Total total(*this);
+    if (lane_in_group() >= 2) return;
+    alignas(16) uint32_t words[L::kVec];
+#pragma unroll
+    for (int i = 0; i < L::kVec; ++i) words[i] = pack<T>(total.x[2 * i] * factor, total.x[2 * i + 1] * factor);
+    using Words = std::conditional_t<L::kVec == 4, uint4, uint2>;
+    *reinterpret_cast<Words*>(row + total.first) = reinterpret_cast<const Words&>(words);
+  }
+  __device__ __forceinline__ void store_piece(A* piece, int, A factor) const {
+    const Total total(*this);
+#pragma unroll
+    for (int i = 0; i < 2 * L::kVec; ++i) {
+      if (lane_in_group() < 2) piece[total.first + i] = total.x[i] * factor;
+    }
+  }
+
+ private:
+  static constexpr int kTiles = L::kVec / 2, kEntries = 16;
+  // float16 has numbers from 6e-8 to 65504: weights, which are small more often than large, are moved up.
+  static constexpr float kScale = std::is_same_v<T, __half> ? 256 : 1;
+
+  __device__ __forceinline__ void add_from(const Batch& batch, int count, int first) {
+    const bool is_rest = lane_group() >= 4, supplies = lane_group() % 4 == lane_in_group();
+#pragma unroll
+    for (int e = 0; e < kEntries; e += 4) {
+      if (first + e >= count) return;
+      uint2 weights = {};
+      if (supplies) weights = *reinterpret_cast<const uint2*>(batch.weight[is_rest] + first + e);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const auto two = [&](int x) { return reinterpret_cast<const uint32_t*>(rows_[e + x].steps)[i]; };
+        const uint32_t a[4] = {__byte_perm(two(0), two(1), 0x5410), __byte_perm(two(0), two(1), 0x7632),
+                               __byte_perm(two(2), two(3), 0x5410), __byte_perm(two(2), two(3), 0x7632)};
+        mma_half<T>(sum_[i], a, weights.x, weights.y);
+      }
+    }
+  }
+
+  // Of lanes with lane_in_group() 0 and 1: features [first, first + 2 kVec) of the sum. All lanes come.
+  struct Total {
+    float x[2 * L::kVec];
+    int first;
+
+    __device__ __forceinline__ explicit Total(const TensorSum& sum) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int i = 0; i < L::kVec; ++i) {
+          const float rounded = sum.sum_[i / 2][i % 2 * 2 + c], rest = __shfl_down_sync(kAllLanes, rounded, 2);
+          x[c * L::kVec + i] = (rounded + rest) / kScale;
+        }
+      }
+      first = (4 * lane_group() + 2 * lane_in_group()) * L::kVec;
+    }
+  };
+
+  Packed<L> rows_[kEntries];
+  float sum_[kTiles][4] = {};
+};
+
+}  // namespace dfgnn::cuda

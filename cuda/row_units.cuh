@@ -1,0 +1,136 @@
+// Rows of a compressed form as units of work for one warp each, whatever their lengths: a short row whole, a long row
+// in pieces. No warp waits for another, so that skewed rows leave none idle.
+//
+// The entries are cut into segments of equal size. A row of more entries than a segment is cut where it crosses from
+// one segment into the next; each piece's sums go to a slot of a workspace, and a second kernel adds up the slots of a
+// row in ascending order, so that the result is the same bits run after run, whichever block took which unit. A segment
+// holds parts of two such rows at most: one that began before (slot 2 s) and one that begins in it (slot 2 s + 1).
+#pragma once
+
+#include "logit.cuh"
+
+namespace dfgnn::cuda {
+
+struct RowUnits {
+  static constexpr int kThreads = kWarp;  // of a block
+  int64_t segment;                        // entries
+  unsigned segments;                      // 0: no row can be that long
+  int rows_per_unit;
+  unsigned count;     // units; the first `segments` are there for the pieces
+  unsigned* next;     // [heads] counters that blocks take units from, or null: one unit a block
+  unsigned* inexact;  // set where a result is not what it should be,
+  bool if_inexact;    // and whether to do the work only if it is set
+
+  int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
+};
+
+constexpr int64_t kWhole = -1;  // the slot of a row that is no piece
+
+// Pieces of 1024 entries at least, then so that there are about 16K of them: enough to fill any device.
+inline RowUnits plan_units(int64_t num_rows, int64_t num_entries) {
+  constexpr int64_t kLeast = 1024, kPieces = 16384, kMost = 4096, kEntriesPerUnit = 32, kUnits = 8192;
+  int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
+  segment = segment < kLeast ? kLeast : segment > kMost ? kMost : segment;
+  const auto segments = static_cast<unsigned>(num_entries > segment ? (num_entries + segment - 1) / segment : 0);
+  int rows = 1;
+  while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
+  return {segment, segments, rows, segments + static_cast<unsigned>((num_rows + rows - 1) / rows),
+          nullptr, nullptr,  false};
+}
+
+// Memory for a pass over units: counters, and a slot's `width` numbers a head.
+template <class A>
+struct UnitScratch {
+  unsigned* counters;  // of the first launch, of the second, and whether there has to be one
+  A* slots;
+
+  UnitScratch(void* memory, int heads)
+      : counters(static_cast<unsigned*>(memory)),
+        slots(reinterpret_cast<A*>(static_cast<char*>(memory) + counter_bytes(heads))) {}
+
+  static size_t counter_bytes(int heads) { return ((2 * heads + 1) * sizeof(unsigned) + 15) / 16 * 16; }
+  static size_t bytes(const RowUnits& units, int heads, int width) {
+    return counter_bytes(heads) + static_cast<size_t>(units.slots()) * heads * width * sizeof(A);
+  }
+};
+
+// Calls launch(grid, units, kernel). Where rows are long, the grid is what the device holds at once and blocks take
+// units from a counter, which costs less than to start a block; short rows are over too soon for that. Where there is
+// an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
+template <class Kernel, class Launch>
+cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned* counters, cudaStream_t stream,
+                         Kernel* kernel, Kernel* exact, const Launch& launch) {
+  constexpr int64_t kLongRow = 64, kBlocksPerMultiprocessor = 32;
+  int device = 0, multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  const auto resident = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
+  const bool take = units.count > resident && a.num_edges >= kLongRow * num_rows;
+  if (error == cudaSuccess && (take || exact)) {
+    error = cudaMemsetAsync(counters, 0, (2 * a.heads + 1) * sizeof(unsigned), stream);
+  }
+  if (error != cudaSuccess) return error;
+  if (take) units.next = counters;
+  if (exact) units.inexact = counters + 2 * a.heads;
+  launch(dim3(take ? resident : units.count, a.heads), units, kernel);
+  if (exact) {
+    units.next = counters + a.heads;
+    units.if_inexact = true;
+    launch(dim3(units.count < resident ? units.count : resident, a.heads), units, exact);
+  }
+  return cudaGetLastError();
+}
+
+// The row of entry e: the last that begins at or before it. The warp probes 32 rows at a time.
+__device__ __forceinline__ int64_t warp_find_row(const Index& ptr, int64_t num_rows, int64_t e) {
+  int64_t low = 0, count = num_rows;
+  while (count > 1) {
+    const int64_t step = (count + kWarp - 1) / kWarp;
+    const int64_t probe = low + (threadIdx.x % kWarp) * step;
+    const unsigned before = __ballot_sync(kAllLanes, probe < low + count && ptr[probe] <= e);
+    const int64_t last = low + count;
+    if (before != 0) low += (kWarp - 1 - __clz(before)) * step;
+    count = min(step, last - low);
+  }
+  return low;
+}
+
+// Calls visit(row, entries, slot) for the block's units of head blockIdx.y.
+template <class Visit>
+__device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, int64_t num_entries,
+                                          const RowUnits& units, const Visit& visit) {
+  if (units.if_inexact && *units.inexact == 0) return;
+#pragma unroll 1
+  for (unsigned unit = blockIdx.x; unit < units.count;) {
+    const bool pieces = unit < units.segments;
+    const int64_t begin = unit * units.segment, end = min(begin + units.segment, num_entries);
+    int64_t row, last;
+    if (pieces) {
+      row = warp_find_row(ptr, num_rows, begin);
+      last = warp_find_row(ptr, num_rows, end - 1);
+    } else {
+      row = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
+      last = min(row + units.rows_per_unit, num_rows) - 1;
+    }
+#pragma unroll 1
+    while (true) {
+      Range entries = row_range(ptr, row, num_entries);
+      const bool is_long = entries.size() > units.segment;
+      int64_t slot = kWhole;
+      if (pieces) {
+        slot = 2 * static_cast<int64_t>(unit) + (entries.begin > begin);
+        entries = {max(entries.begin, begin), min(entries.end, end)};
+      }
+      if (is_long == pieces && (!pieces || entries.size() > 0)) visit(static_cast<int>(row), entries, slot);
+      if (row >= last) break;
+      row = pieces ? last : row + 1;
+    }
+    if (!units.next) return;
+    if (threadIdx.x == 0) unit = gridDim.x + atomicAdd(units.next + blockIdx.y, 1u);
+    unit = __shfl_sync(kAllLanes, unit, 0);
+  }
+}
+
+}  // namespace dfgnn::cuda
