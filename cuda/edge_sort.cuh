@@ -1,0 +1,542 @@
+// Edges sorted by a node, stably, as one cooperative kernel that takes one of two ways:
+//
+// - Near: edges of a node lie near each other in the list, as in batches of small graphs, or where the list is sorted.
+//   A chunk of the list then has few different nodes: its counts of them are kept, and where a node's edges of a chunk
+//   go is where the node's begin and the counts of the chunks before that have it too.
+// - Far: any list. A radix sort, least significant digit first, keys in a workspace, positions in the two arrays of the
+//   caller's that are results still to be made.
+//
+// The device finds out which; both give the same bits.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <type_traits>
+
+#include "chunk_sort.cuh"
+
+namespace dfgnn::cuda {
+
+constexpr int kMaxChunksBefore = 64;  // with edges of the same node, on the near way
+
+template <class K>
+struct SortedEdges {
+  int64_t num_edges;  // of the list
+  int64_t num_loops;  // behind them, the i-th with key i
+  int64_t num_keys;
+  K* pointers;      // [num_keys + 1]
+  K *other, *item;  // [num_edges + num_loops]: an edge's other end and its position in the list; 0 where none is left
+  int64_t* stats;   // null or [2]: most edges of a key, edges out of range
+
+  __host__ __device__ int64_t capacity() const { return num_edges + num_loops; }
+};
+
+template <class K>
+struct SortWorkspace {
+  int* far;
+  K* sums;                // [blocks]
+  K* totals;              // [kDigits]
+  K* starts;              // [kDigits, blocks]
+  K *low, *high, *reach;  // [chunks]: least and largest key, and the largest until here
+  K* keys[2];             // [capacity]
+  uint16_t* counts;       // [chunks, kDigits], in the place of keys
+};
+
+inline __host__ __device__ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// First of `count` sorted keys that is not below `key`.
+template <class K>
+__device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
+  int64_t low = 0;
+  while (count > 0) {
+    const int64_t half = count / 2;
+    if (keys[low + half] < key) {
+      low += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return low;
+}
+
+// Source: what is sorted, with
+//   end()                items at or past it are left out
+//   key(e, bad)          of edge e, or -1 where it is left out; may leave the other end unchecked and sets bad of
+//   others full_key(e, bad)     the same of any item e < capacity, checked other(e)             the other end
+//   cursor(e), next(e, bad)  the same for ascending edges, one for each lane of a warp, from e on; next() may be called
+//                        with edges that are left out
+template <class K, class Source>
+class EdgeSort {
+ public:
+  using Chunk = ChunkSort<K>;
+  static constexpr int kItems = Chunk::kItems, kChunk = Chunk::kChunk;
+
+  struct Shared {
+    Chunk chunk;
+    K next[kDigits];
+    union {
+      typename Chunk::Scan::TempStorage scan;
+      K ends[2][kSortWarps];
+      unsigned long long largest;
+    };
+  };
+
+  __device__ EdgeSort(const Source& source, const SortedEdges<K>& out, const SortWorkspace<K>& workspace,
+                      Shared& shared)
+      : source_(source), out_(out), w_(workspace), s_(shared), end_(source.end()) {}
+
+  __device__ void run() {
+    const auto grid = cooperative_groups::this_grid();
+    start();
+    grid.sync();
+    count_chunks();
+    grid.sync();
+    if (!*w_.far) {
+      sum_counts();
+      grid.sync();
+      write_pointers();
+      grid.sync();
+      scatter_chunks();
+      grid.sync();
+      if (!*w_.far) return;
+    }
+    sort_all();
+  }
+
+ private:
+  using Count = std::conditional_t<sizeof(K) == 8, unsigned long long, int>;  // K, for atomic operations
+
+  struct Run {
+    int64_t begin, end;
+  };
+
+  // The block's of `count` things in a row.
+  static __device__ Run share(int64_t count) {
+    return {count * blockIdx.x / gridDim.x, count * (blockIdx.x + 1) / gridDim.x};
+  }
+  static __device__ int64_t thread_index() { return static_cast<int64_t>(blockIdx.x) * kSortThreads + threadIdx.x; }
+  static __device__ int64_t num_threads() { return static_cast<int64_t>(gridDim.x) * kSortThreads; }
+
+  // Sum over the block, for all threads.
+  __device__ K sum(K value) {
+    K before, total;
+    __syncthreads();
+    typename Chunk::Scan(s_.scan).ExclusiveSum(value, before, total);
+    return total;
+  }
+
+  __device__ void raise_stat(int which, int64_t value) {
+    if (!out_.stats) return;
+    __syncthreads();
+    if (threadIdx.x == 0) s_.largest = 0;
+    __syncthreads();
+    if (value > 0) atomicMax(&s_.largest, static_cast<unsigned long long>(value));
+    __syncthreads();
+    if (threadIdx.x == 0 && s_.largest > 0) {
+      atomicMax(reinterpret_cast<unsigned long long*>(out_.stats + which), s_.largest);
+    }
+  }
+
+  __device__ void clear_stats() {
+    if (out_.stats && thread_index() < 2) out_.stats[thread_index()] = 0;
+  }
+
+  // pointers[i + 1]: the number of edges of key i, until they are added up.
+  __device__ void start() {
+    for (int64_t i = thread_index(); i <= out_.num_keys; i += num_threads())
+      out_.pointers[i] = i > 0 && i <= out_.num_loops;
+    if (thread_index() == 0) *w_.far = 0;
+    clear_stats();
+  }
+
+  // The near way
+
+  // How many items a chunk has that begins at `first`.
+  static __device__ __forceinline__ int items_from(int64_t first, int64_t end) {
+    return static_cast<int>(min(max(end - first, int64_t(0)), static_cast<int64_t>(kChunk)));
+  }
+
+  __device__ __forceinline__ bool load_keys(int64_t first, K (&key)[kItems]) const {
+    const int count = items_from(first, min(end_, out_.num_edges));
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int place = Chunk::place(i);
+      key[i] = place < count ? static_cast<K>(source_.key(first + place, bad)) : K(-1);
+    }
+    return bad;
+  }
+
+  __device__ void count_chunks() {
+    const Run chunks = share(ceil_div(out_.num_edges, kChunk));
+    auto* counts = reinterpret_cast<Count*>(s_.next);
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      if (__syncthreads_or(threadIdx.x == 0 && *static_cast<volatile int*>(w_.far))) return;
+      K key[kItems];
+      const bool bad = load_keys(c * kChunk, key);
+      K low = static_cast<K>(out_.num_keys), high = -1;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (key[i] >= 0) low = min(low, key[i]);
+        high = max(high, key[i]);
+      }
+      ends_of_block(low, high);
+      const int width = high < 0 ? 0 : static_cast<int>(min(high - low + 1, static_cast<K>(kDigits + 1)));
+      if (__syncthreads_or(bad || width > kDigits)) {
+        if (threadIdx.x == 0) *w_.far = 1;
+        return;
+      }
+      for (int d = threadIdx.x; d < width; d += kSortThreads) counts[d] = 0;
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) count_digit(counts, key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low));
+      __syncthreads();
+      for (int d = threadIdx.x; d < width; d += kSortThreads) {
+        w_.counts[c * kDigits + d] = static_cast<uint16_t>(counts[d]);
+        if (counts[d] > 0) atomicAdd(reinterpret_cast<Count*>(&out_.pointers[low + d + 1]), counts[d]);
+      }
+      if (threadIdx.x == 0) {
+        w_.low[c] = low;
+        w_.high[c] = high;
+      }
+    }
+  }
+
+  // The least and the largest of the block, for all threads.
+  __device__ void ends_of_block(K& low, K& high) {
+    for (int lane = 16; lane > 0; lane /= 2) {
+      low = min(low, __shfl_xor_sync(~0u, low, lane));
+      high = max(high, __shfl_xor_sync(~0u, high, lane));
+    }
+    if (threadIdx.x % 32 == 0) {
+      s_.ends[0][threadIdx.x / 32] = low;
+      s_.ends[1][threadIdx.x / 32] = high;
+    }
+    __syncthreads();
+    for (int warp = 0; warp < kSortWarps; ++warp) {
+      low = min(low, s_.ends[0][warp]);
+      high = max(high, s_.ends[1][warp]);
+    }
+  }
+
+  struct Larger {
+    __device__ __forceinline__ K operator()(K a, K b) const { return max(a, b); }
+  };
+
+  __device__ void sum_counts() {
+    const Run mine = share(out_.num_keys);
+    K total = 0, largest = 0;
+    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kSortThreads) {
+      const K count = out_.pointers[i + 1];
+      total += count;
+      largest = max(largest, count);
+    }
+    total = sum(total);
+    if (threadIdx.x == 0) w_.sums[blockIdx.x] = total;
+    raise_stat(0, largest);
+    if (blockIdx.x == 0) find_reach();
+  }
+
+  __device__ void find_reach() {
+    constexpr int kEach = 8;
+    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    K until = -1;
+    for (int64_t first = 0; first < chunks; first += kEach * kSortThreads) {
+      K reach[kEach], all;
+      const int64_t c = first + kEach * threadIdx.x;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) reach[i] = c + i < chunks ? w_.high[c + i] : K(-1);
+      __syncthreads();
+      typename Chunk::Scan(s_.scan).InclusiveScan(reach, reach, Larger(), all);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (c + i < chunks) w_.reach[c + i] = max(reach[i], until);
+      }
+      until = max(until, all);
+    }
+  }
+
+  // From counts to where edges begin; and all entries that no edge of the list has.
+  __device__ void write_pointers() {
+    K before = 0, total = 0;
+    for (int64_t b = threadIdx.x; b < gridDim.x; b += kSortThreads) {
+      total += w_.sums[b];
+      if (b < blockIdx.x) before += w_.sums[b];
+    }
+    before = sum(before);
+    total = sum(total);
+    const Run mine = share(out_.num_keys);
+    for (int64_t first = mine.begin; first < mine.end; first += kSortThreads) {
+      const int64_t i = first + threadIdx.x;
+      K end = i < mine.end ? out_.pointers[i + 1] : 0, all;
+      __syncthreads();
+      typename Chunk::Scan(s_.scan).InclusiveSum(end, end, all);
+      end += before;
+      before += all;
+      if (i >= mine.end) continue;
+      out_.pointers[i + 1] = end;
+      if (i < out_.num_loops) {
+        out_.other[end - 1] = static_cast<K>(i);
+        out_.item[end - 1] = static_cast<K>(out_.num_edges + i);
+      }
+    }
+    for (int64_t p = total + thread_index(); p < out_.capacity(); p += num_threads()) out_.other[p] = out_.item[p] = 0;
+  }
+
+  __device__ void scatter_chunks() {
+    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    const Run mine = share(chunks);
+    bool bad = false;
+    for (int64_t c = mine.end - 1; c >= mine.begin; --c) {  // the last is most likely in the cache still
+      const K low = w_.low[c], high = w_.high[c];
+      if (high < 0) continue;
+      const int width = static_cast<int>(high - low) + 1;
+      const int64_t first = c * kChunk;
+      K key[kItems];
+      int item[kItems];
+      bad |= load_keys(first, key);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) item[i] = key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low);
+      s_.chunk.rank(item, width);
+      const int count = s_.chunk.place_digits(width, [&](int d, K) { return start_of(c, low + d); });
+      const int last = items_from(first, out_.num_edges) - 1;
+      auto cursor = source_.cursor(first + Chunk::place(0) - threadIdx.x % 32);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int place = Chunk::place(i);
+        const K other = static_cast<K>(cursor.next(first + min(place, last), bad));
+        s_.chunk.put(item[i], other, static_cast<K>(item[i] & 0xFFFF) << 16 | place);
+      }
+      s_.chunk.write(
+          count, [](K, K second) { return static_cast<int>(second >> 16); },
+          [&](K to, K other, K second) {
+            out_.other[to] = other;
+            out_.item[to] = static_cast<K>(first + (second & 0xFFFF));
+          });
+    }
+    if (bad) *w_.far = 1;
+  }
+
+  // Where the edges of chunk c with that key go.
+  __device__ K start_of(int64_t c, K key) {
+    K start = out_.pointers[key];
+    int64_t earlier = c - 1;
+    for (; earlier >= 0 && w_.reach[earlier] >= w_.low[c]; --earlier) {
+      if (c - earlier > kMaxChunksBefore) {
+        *w_.far = 1;
+        break;
+      }
+      const K low = w_.low[earlier];
+      if (key >= low && key <= w_.high[earlier]) start += w_.counts[earlier * kDigits + (key - low)];
+    }
+    return start;
+  }
+
+  // The far way; not inlined, as the near way needs fewer registers.
+
+  __device__ __noinline__ void sort_all() {
+    const auto grid = cooperative_groups::this_grid();
+    int bits = 1;
+    while (out_.num_keys >> bits > 0) ++bits;
+    const int passes = static_cast<int>(ceil_div(bits, kDigitBits)),
+              bits_each = static_cast<int>(ceil_div(bits, passes));
+    K* values[2] = {out_.other, out_.item};
+    int64_t num_bad = 0;
+    clear_stats();
+    for (int pass = 0; pass < passes; ++pass) {
+      const int shift = pass * bits_each, width = 1 << bits_each;
+      const auto digit_of = [&](K key) { return key < 0 ? kNoDigit : static_cast<int>(key >> shift) & (width - 1); };
+      const K* keys = pass > 0 ? w_.keys[(pass - 1) % 2] : nullptr;
+      num_bad += count_digits(keys, digit_of, width);
+      grid.sync();
+      scan_digits(width);
+      grid.sync();
+      scatter_digits(keys, values[(pass + 1) % 2], w_.keys[pass % 2], values[pass % 2], digit_of, width);
+      grid.sync();
+    }
+    if (out_.stats && num_bad > 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(out_.stats + 1), static_cast<unsigned long long>(num_bad));
+    }
+    write_sorted(w_.keys[(passes - 1) % 2], values[(passes - 1) % 2]);
+  }
+
+  // Key of item e, num_keys for what is no edge, -1 past the end.
+  __device__ __forceinline__ K far_key(const K* keys, int64_t e, bool& bad) const {
+    if (e >= out_.capacity()) return -1;
+    if (keys) return keys[e];
+    const int64_t key = e < end_ ? source_.full_key(e, bad) : -1;
+    return static_cast<K>(key < 0 ? out_.num_keys : key);
+  }
+
+  template <class DigitOf>
+  __device__ int64_t count_digits(const K* keys, const DigitOf& digit_of, int width) {
+    const Run chunks = share(ceil_div(out_.capacity(), kChunk));
+    int64_t num_bad = 0;
+    auto* counts = reinterpret_cast<Count*>(s_.next);
+    __syncthreads();
+    for (int d = threadIdx.x; d < width; d += kSortThreads) counts[d] = 0;
+    __syncthreads();
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      K key[kItems];
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        bool bad = false;
+        key[i] = far_key(keys, c * kChunk + Chunk::place(i), bad);
+        num_bad += bad;
+      }
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) count_digit(counts, digit_of(key[i]));
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < width; d += kSortThreads) {
+      w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x] = static_cast<K>(counts[d]);
+    }
+    return num_bad;
+  }
+
+  // From how many items of a digit the blocks have to how many blocks before have.
+  __device__ void scan_digits(int width) {
+    for (int d = blockIdx.x; d < width; d += gridDim.x) {
+      K* counts = w_.starts + static_cast<int64_t>(d) * gridDim.x;
+      K before = 0;
+      for (int64_t first = 0; first < gridDim.x; first += kSortThreads) {
+        const int64_t b = first + threadIdx.x;
+        K count = b < gridDim.x ? counts[b] : 0, total;
+        __syncthreads();
+        typename Chunk::Scan(s_.scan).ExclusiveSum(count, count, total);
+        if (b < gridDim.x) counts[b] = before + count;
+        before += total;
+      }
+      if (threadIdx.x == 0) w_.totals[d] = before;
+    }
+  }
+
+  template <class DigitOf>
+  __device__ void scatter_digits(const K* keys, const K* values, K* sorted_keys, K* sorted_values,
+                                 const DigitOf& digit_of, int width) {
+    K before = 0;
+    for (int first = 0; first < width; first += kSortThreads) {
+      const int d = first + threadIdx.x;
+      K start = d < width ? w_.totals[d] : 0, total;
+      __syncthreads();
+      typename Chunk::Scan(s_.scan).ExclusiveSum(start, start, total);
+      if (d < width) s_.next[d] = before + start + w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x];
+      before += total;
+    }
+    const Run chunks = share(ceil_div(out_.capacity(), kChunk));
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      const int64_t first = c * kChunk;
+      K key[kItems];
+      int item[kItems];
+      bool bad = false;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        key[i] = far_key(keys, first + Chunk::place(i), bad);
+        item[i] = digit_of(key[i]);
+      }
+      s_.chunk.rank(item, width);
+      const int count = s_.chunk.place_digits(width, [&](int d, K count) {
+        const K start = s_.next[d];
+        s_.next[d] = start + count;
+        return start;
+      });
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int64_t e = first + Chunk::place(i);
+        if (item[i] != kNoDigit) s_.chunk.put(item[i], key[i], keys ? values[e] : static_cast<K>(e));
+      }
+      s_.chunk.write(
+          count, [&](K key, K) { return digit_of(key); },
+          [&](K to, K key, K value) {
+            sorted_keys[to] = key;
+            sorted_values[to] = value;
+          });
+    }
+  }
+
+  // `items` is one of the arrays that are written.
+  __device__ void write_sorted(const K* keys, const K* items) {
+    int64_t largest = 0;
+    for (int64_t i = thread_index(); i <= out_.num_keys; i += num_threads()) {
+      const int64_t begin = lower_bound(keys, out_.capacity(), static_cast<K>(i));
+      out_.pointers[i] = static_cast<K>(begin);
+      if (!out_.stats || i == out_.num_keys) continue;
+      largest = max(largest, lower_bound(keys + begin, out_.capacity() - begin, static_cast<K>(i + 1)));
+    }
+    raise_stat(0, largest);
+    for (int64_t p = thread_index(); p < out_.capacity(); p += num_threads()) {
+      const bool is_edge = keys[p] < static_cast<K>(out_.num_keys);
+      const int64_t e = is_edge ? items[p] : 0;
+      out_.other[p] = is_edge ? static_cast<K>(source_.other(e)) : K(0);
+      out_.item[p] = static_cast<K>(e);
+    }
+  }
+
+  const Source& source_;
+  const SortedEdges<K>& out_;
+  const SortWorkspace<K>& w_;
+  Shared& s_;
+  const int64_t end_;
+};
+
+template <class K, class Source>
+__global__ void __launch_bounds__(kSortThreads, 3)
+    edge_sort_kernel(const __grid_constant__ Source source, const __grid_constant__ SortedEdges<K> out,
+                     const __grid_constant__ SortWorkspace<K> workspace) {
+  extern __shared__ __align__(16) char shared[];
+  using Sort = EdgeSort<K, Source>;
+  Sort(source, out, workspace, *reinterpret_cast<typename Sort::Shared*>(shared)).run();
+}
+
+// Call with workspace null for its size.
+template <class K, class Source>
+cudaError_t sort_edges(Source source, SortedEdges<K> out, void* workspace, size_t& workspace_bytes,
+                       cudaStream_t stream) {
+  using Sort = EdgeSort<K, Source>;
+  const auto kernel = edge_sort_kernel<K, Source>;
+  constexpr int shared_bytes = sizeof(typename Sort::Shared);
+  int device = 0, processors = 0, blocks_each = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  }
+  if (error == cudaSuccess) {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, kernel, kSortThreads, shared_bytes);
+  }
+  if (error != cudaSuccess) return error;
+  const int64_t chunks = ceil_div(out.capacity(), Sort::kChunk), nodes = ceil_div(out.num_keys, 4 * kSortThreads);
+  const int64_t wanted = chunks > nodes ? chunks : nodes, fit = static_cast<int64_t>(processors) * blocks_each;
+  const int64_t blocks = wanted < 1 ? 1 : wanted < fit ? wanted : fit;
+
+  size_t bytes = 0;
+  const auto place = [&](auto*& array, int64_t count) {
+    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(static_cast<char*>(workspace) + bytes);
+    bytes += (static_cast<size_t>(count) * sizeof(*array) + 255) / 256 * 256;
+  };
+  SortWorkspace<K> w{};
+  place(w.far, 1);
+  place(w.sums, blocks);
+  place(w.totals, kDigits);
+  place(w.starts, kDigits * blocks);
+  place(w.low, chunks);
+  place(w.high, chunks);
+  place(w.reach, chunks);
+  const size_t begin_of_keys = bytes;
+  place(w.keys[0], out.capacity());
+  place(w.keys[1], out.capacity());
+  const size_t end_of_keys = bytes;
+  bytes = begin_of_keys;
+  place(w.counts, chunks * kDigits);
+  bytes = bytes > end_of_keys ? bytes : end_of_keys;
+  if (workspace == nullptr) {
+    workspace_bytes = bytes;
+    return cudaSuccess;
+  }
+  void* arguments[] = {&source, &out, &w};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
+                                     dim3(kSortThreads), arguments, shared_bytes, stream);
+}
+
+}  // namespace dfgnn::cuda
