@@ -2,12 +2,11 @@
 // digit are written side by side.
 #pragma once
 
-#include <cstdint>
-#include <cub/block/block_scan.cuh>
+#include "cooperative.cuh"
 
 namespace dfgnn::cuda {
 
-constexpr int kSortThreads = 256, kSortWarps = kSortThreads / 32;
+constexpr int kSortWarps = kGridThreads / 32;
 constexpr int kDigitBits = 10, kDigits = 1 << kDigitBits;
 constexpr int kNoDigit = -1;  // of an item that is left out
 
@@ -16,9 +15,8 @@ template <class K>
 class ChunkSort {
  public:
   static constexpr int kItems = 64 / sizeof(K);  // of a thread
-  static constexpr int kWarpItems = 32 * kItems, kChunk = kSortThreads * kItems;
+  static constexpr int kWarpItems = 32 * kItems, kChunk = kGridThreads * kItems;
   static_assert(kChunk <= 1 << 16, "counters and places have 16 bits");
-  using Scan = cub::BlockScan<K, kSortThreads>;
 
   // The place in its chunk of a thread's i-th item: warps have runs of items, lanes take turns.
   static __device__ __forceinline__ int place(int i) {
@@ -55,16 +53,13 @@ class ChunkSort {
   __device__ __forceinline__ int place_digits(int width, const StartOf& start_of) {
     __syncthreads();
     K placed = 0;
-    for (int first = 0; first < width; first += kSortThreads) {
+    for (int first = 0; first < width; first += kGridThreads) {
       const int d = first + threadIdx.x;
       K count = 0;
       if (d < width) {
         for (int warp = 0; warp < kSortWarps; ++warp) count += counts_[warp][d];
       }
-      K start, total;
-      Scan(scan_).ExclusiveSum(count, start, total);
-      start += placed;
-      placed += total;
+      K start = BlockSums<K>(sums_).exclusive(count, placed);
       if (d < width) {
         shift_[d] = start_of(d, count) - start;
         for (int warp = 0; warp < kSortWarps; ++warp) {
@@ -91,7 +86,7 @@ class ChunkSort {
   template <class DigitOf, class Write>
   __device__ __forceinline__ void write(int count, const DigitOf& digit_of, const Write& write) {
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += kSortThreads) {
+    for (int i = threadIdx.x; i < count; i += kGridThreads) {
       const K first = first_[i], second = second_[i];
       write(i + shift_[digit_of(first, second)], first, second);
     }
@@ -102,7 +97,7 @@ class ChunkSort {
   K first_[kChunk], second_[kChunk];
   K shift_[kDigits];  // from an item's place in the sorted chunk to its place in the result
   uint16_t counts_[kSortWarps][kDigits];
-  typename Scan::TempStorage scan_;
+  typename BlockSums<K>::Storage sums_;
 };
 
 // counts[digit] += 1 for each lane's digit that is one; one atomic operation for lanes in a row with the same.

@@ -11,8 +11,6 @@
 
 #include <cooperative_groups.h>
 
-#include <type_traits>
-
 #include "chunk_sort.cuh"
 
 namespace dfgnn::cuda {
@@ -32,17 +30,15 @@ struct SortedEdges {
 };
 
 template <class K>
-struct SortWorkspace {
+struct SortArrays {
   int* far;
   K* sums;                // [blocks]
   K* totals;              // [kDigits]
   K* starts;              // [kDigits, blocks]
   K *low, *high, *reach;  // [chunks]: least and largest key, and the largest until here
   K* keys[2];             // [capacity]
-  uint16_t* counts;       // [chunks, kDigits], in the place of keys
+  uint16_t* counts;       // [chunks, kDigits], in the place of the keys
 };
-
-inline __host__ __device__ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // First of `count` sorted keys that is not below `key`.
 template <class K>
@@ -76,15 +72,14 @@ class EdgeSort {
     Chunk chunk;
     K next[kDigits];
     union {
-      typename Chunk::Scan::TempStorage scan;
+      typename BlockSums<K>::Storage sums;
       K ends[2][kSortWarps];
       unsigned long long largest;
     };
   };
 
-  __device__ EdgeSort(const Source& source, const SortedEdges<K>& out, const SortWorkspace<K>& workspace,
-                      Shared& shared)
-      : source_(source), out_(out), w_(workspace), s_(shared), end_(source.end()) {}
+  __device__ EdgeSort(const Source& source, const SortedEdges<K>& out, const SortArrays<K>& arrays, Shared& shared)
+      : source_(source), out_(out), w_(arrays), s_(shared), end_(source.end()) {}
 
   __device__ void run() {
     const auto grid = cooperative_groups::this_grid();
@@ -107,25 +102,6 @@ class EdgeSort {
  private:
   using Count = std::conditional_t<sizeof(K) == 8, unsigned long long, int>;  // K, for atomic operations
 
-  struct Run {
-    int64_t begin, end;
-  };
-
-  // The block's of `count` things in a row.
-  static __device__ Run share(int64_t count) {
-    return {count * blockIdx.x / gridDim.x, count * (blockIdx.x + 1) / gridDim.x};
-  }
-  static __device__ int64_t thread_index() { return static_cast<int64_t>(blockIdx.x) * kSortThreads + threadIdx.x; }
-  static __device__ int64_t num_threads() { return static_cast<int64_t>(gridDim.x) * kSortThreads; }
-
-  // Sum over the block, for all threads.
-  __device__ K sum(K value) {
-    K before, total;
-    __syncthreads();
-    typename Chunk::Scan(s_.scan).ExclusiveSum(value, before, total);
-    return total;
-  }
-
   __device__ void raise_stat(int which, int64_t value) {
     if (!out_.stats) return;
     __syncthreads();
@@ -139,14 +115,14 @@ class EdgeSort {
   }
 
   __device__ void clear_stats() {
-    if (out_.stats && thread_index() < 2) out_.stats[thread_index()] = 0;
+    if (out_.stats && grid_thread() < 2) out_.stats[grid_thread()] = 0;
   }
 
   // pointers[i + 1]: the number of edges of key i, until they are added up.
   __device__ void start() {
-    for (int64_t i = thread_index(); i <= out_.num_keys; i += num_threads())
+    for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads())
       out_.pointers[i] = i > 0 && i <= out_.num_loops;
-    if (thread_index() == 0) *w_.far = 0;
+    if (grid_thread() == 0) *w_.far = 0;
     clear_stats();
   }
 
@@ -169,7 +145,7 @@ class EdgeSort {
   }
 
   __device__ void count_chunks() {
-    const Run chunks = share(ceil_div(out_.num_edges, kChunk));
+    const Share chunks = block_share(ceil_div(out_.num_edges, kChunk));
     auto* counts = reinterpret_cast<Count*>(s_.next);
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
       if (__syncthreads_or(threadIdx.x == 0 && *static_cast<volatile int*>(w_.far))) return;
@@ -187,12 +163,12 @@ class EdgeSort {
         if (threadIdx.x == 0) *w_.far = 1;
         return;
       }
-      for (int d = threadIdx.x; d < width; d += kSortThreads) counts[d] = 0;
+      for (int d = threadIdx.x; d < width; d += kGridThreads) counts[d] = 0;
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < kItems; ++i) count_digit(counts, key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low));
       __syncthreads();
-      for (int d = threadIdx.x; d < width; d += kSortThreads) {
+      for (int d = threadIdx.x; d < width; d += kGridThreads) {
         w_.counts[c * kDigits + d] = static_cast<uint16_t>(counts[d]);
         if (counts[d] > 0) atomicAdd(reinterpret_cast<Count*>(&out_.pointers[low + d + 1]), counts[d]);
       }
@@ -225,14 +201,14 @@ class EdgeSort {
   };
 
   __device__ void sum_counts() {
-    const Run mine = share(out_.num_keys);
+    const Share mine = block_share(out_.num_keys);
     K total = 0, largest = 0;
-    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kSortThreads) {
+    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) {
       const K count = out_.pointers[i + 1];
       total += count;
       largest = max(largest, count);
     }
-    total = sum(total);
+    total = BlockSums<K>(s_.sums).total(total);
     if (threadIdx.x == 0) w_.sums[blockIdx.x] = total;
     raise_stat(0, largest);
     if (blockIdx.x == 0) find_reach();
@@ -242,13 +218,13 @@ class EdgeSort {
     constexpr int kEach = 8;
     const int64_t chunks = ceil_div(out_.num_edges, kChunk);
     K until = -1;
-    for (int64_t first = 0; first < chunks; first += kEach * kSortThreads) {
+    for (int64_t first = 0; first < chunks; first += kEach * kGridThreads) {
       K reach[kEach], all;
       const int64_t c = first + kEach * threadIdx.x;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) reach[i] = c + i < chunks ? w_.high[c + i] : K(-1);
       __syncthreads();
-      typename Chunk::Scan(s_.scan).InclusiveScan(reach, reach, Larger(), all);
+      typename BlockSums<K>::Scan(s_.sums).InclusiveScan(reach, reach, Larger(), all);
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         if (c + i < chunks) w_.reach[c + i] = max(reach[i], until);
@@ -259,21 +235,13 @@ class EdgeSort {
 
   // From counts to where edges begin; and all entries that no edge of the list has.
   __device__ void write_pointers() {
-    K before = 0, total = 0;
-    for (int64_t b = threadIdx.x; b < gridDim.x; b += kSortThreads) {
-      total += w_.sums[b];
-      if (b < blockIdx.x) before += w_.sums[b];
-    }
-    before = sum(before);
-    total = sum(total);
-    const Run mine = share(out_.num_keys);
-    for (int64_t first = mine.begin; first < mine.end; first += kSortThreads) {
+    BlockSums<K> sums(s_.sums);
+    K before = sums.total(w_.sums, blockIdx.x);
+    const K total = sums.total(w_.sums, gridDim.x);
+    const Share mine = block_share(out_.num_keys);
+    for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
       const int64_t i = first + threadIdx.x;
-      K end = i < mine.end ? out_.pointers[i + 1] : 0, all;
-      __syncthreads();
-      typename Chunk::Scan(s_.scan).InclusiveSum(end, end, all);
-      end += before;
-      before += all;
+      const K count = i < mine.end ? out_.pointers[i + 1] : 0, end = sums.exclusive(count, before) + count;
       if (i >= mine.end) continue;
       out_.pointers[i + 1] = end;
       if (i < out_.num_loops) {
@@ -281,12 +249,12 @@ class EdgeSort {
         out_.item[end - 1] = static_cast<K>(out_.num_edges + i);
       }
     }
-    for (int64_t p = total + thread_index(); p < out_.capacity(); p += num_threads()) out_.other[p] = out_.item[p] = 0;
+    for (int64_t p = total + grid_thread(); p < out_.capacity(); p += grid_threads()) out_.other[p] = out_.item[p] = 0;
   }
 
   __device__ void scatter_chunks() {
     const int64_t chunks = ceil_div(out_.num_edges, kChunk);
-    const Run mine = share(chunks);
+    const Share mine = block_share(chunks);
     bool bad = false;
     for (int64_t c = mine.end - 1; c >= mine.begin; --c) {  // the last is most likely in the cache still
       const K low = w_.low[c], high = w_.high[c];
@@ -371,11 +339,11 @@ class EdgeSort {
 
   template <class DigitOf>
   __device__ int64_t count_digits(const K* keys, const DigitOf& digit_of, int width) {
-    const Run chunks = share(ceil_div(out_.capacity(), kChunk));
+    const Share chunks = block_share(ceil_div(out_.capacity(), kChunk));
     int64_t num_bad = 0;
     auto* counts = reinterpret_cast<Count*>(s_.next);
     __syncthreads();
-    for (int d = threadIdx.x; d < width; d += kSortThreads) counts[d] = 0;
+    for (int d = threadIdx.x; d < width; d += kGridThreads) counts[d] = 0;
     __syncthreads();
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
       K key[kItems];
@@ -389,7 +357,7 @@ class EdgeSort {
       for (int i = 0; i < kItems; ++i) count_digit(counts, digit_of(key[i]));
     }
     __syncthreads();
-    for (int d = threadIdx.x; d < width; d += kSortThreads) {
+    for (int d = threadIdx.x; d < width; d += kGridThreads) {
       w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x] = static_cast<K>(counts[d]);
     }
     return num_bad;
@@ -397,16 +365,14 @@ class EdgeSort {
 
   // From how many items of a digit the blocks have to how many blocks before have.
   __device__ void scan_digits(int width) {
+    BlockSums<K> sums(s_.sums);
     for (int d = blockIdx.x; d < width; d += gridDim.x) {
       K* counts = w_.starts + static_cast<int64_t>(d) * gridDim.x;
       K before = 0;
-      for (int64_t first = 0; first < gridDim.x; first += kSortThreads) {
+      for (int64_t first = 0; first < gridDim.x; first += kGridThreads) {
         const int64_t b = first + threadIdx.x;
-        K count = b < gridDim.x ? counts[b] : 0, total;
-        __syncthreads();
-        typename Chunk::Scan(s_.scan).ExclusiveSum(count, count, total);
-        if (b < gridDim.x) counts[b] = before + count;
-        before += total;
+        const K start = sums.exclusive(b < gridDim.x ? counts[b] : 0, before);
+        if (b < gridDim.x) counts[b] = start;
       }
       if (threadIdx.x == 0) w_.totals[d] = before;
     }
@@ -416,15 +382,12 @@ class EdgeSort {
   __device__ void scatter_digits(const K* keys, const K* values, K* sorted_keys, K* sorted_values,
                                  const DigitOf& digit_of, int width) {
     K before = 0;
-    for (int first = 0; first < width; first += kSortThreads) {
+    for (int first = 0; first < width; first += kGridThreads) {
       const int d = first + threadIdx.x;
-      K start = d < width ? w_.totals[d] : 0, total;
-      __syncthreads();
-      typename Chunk::Scan(s_.scan).ExclusiveSum(start, start, total);
-      if (d < width) s_.next[d] = before + start + w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x];
-      before += total;
+      const K start = BlockSums<K>(s_.sums).exclusive(d < width ? w_.totals[d] : 0, before);
+      if (d < width) s_.next[d] = start + w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x];
     }
-    const Run chunks = share(ceil_div(out_.capacity(), kChunk));
+    const Share chunks = block_share(ceil_div(out_.capacity(), kChunk));
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
       const int64_t first = c * kChunk;
       K key[kItems];
@@ -458,14 +421,14 @@ class EdgeSort {
   // `items` is one of the arrays that are written.
   __device__ void write_sorted(const K* keys, const K* items) {
     int64_t largest = 0;
-    for (int64_t i = thread_index(); i <= out_.num_keys; i += num_threads()) {
+    for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads()) {
       const int64_t begin = lower_bound(keys, out_.capacity(), static_cast<K>(i));
       out_.pointers[i] = static_cast<K>(begin);
       if (!out_.stats || i == out_.num_keys) continue;
       largest = max(largest, lower_bound(keys + begin, out_.capacity() - begin, static_cast<K>(i + 1)));
     }
     raise_stat(0, largest);
-    for (int64_t p = thread_index(); p < out_.capacity(); p += num_threads()) {
+    for (int64_t p = grid_thread(); p < out_.capacity(); p += grid_threads()) {
       const bool is_edge = keys[p] < static_cast<K>(out_.num_keys);
       const int64_t e = is_edge ? items[p] : 0;
       out_.other[p] = is_edge ? static_cast<K>(source_.other(e)) : K(0);
@@ -475,68 +438,51 @@ class EdgeSort {
 
   const Source& source_;
   const SortedEdges<K>& out_;
-  const SortWorkspace<K>& w_;
+  const SortArrays<K>& w_;
   Shared& s_;
   const int64_t end_;
 };
 
 template <class K, class Source>
-__global__ void __launch_bounds__(kSortThreads, 3)
+__global__ void __launch_bounds__(kGridThreads, 3)
     edge_sort_kernel(const __grid_constant__ Source source, const __grid_constant__ SortedEdges<K> out,
-                     const __grid_constant__ SortWorkspace<K> workspace) {
+                     const __grid_constant__ SortArrays<K> arrays) {
   extern __shared__ __align__(16) char shared[];
   using Sort = EdgeSort<K, Source>;
-  Sort(source, out, workspace, *reinterpret_cast<typename Sort::Shared*>(shared)).run();
+  Sort(source, out, arrays, *reinterpret_cast<typename Sort::Shared*>(shared)).run();
 }
 
 // Call with workspace null for its size.
 template <class K, class Source>
-cudaError_t sort_edges(Source source, SortedEdges<K> out, void* workspace, size_t& workspace_bytes,
+cudaError_t sort_edges(const Source& source, const SortedEdges<K>& out, void* workspace, size_t& workspace_bytes,
                        cudaStream_t stream) {
   using Sort = EdgeSort<K, Source>;
   const auto kernel = edge_sort_kernel<K, Source>;
   constexpr int shared_bytes = sizeof(typename Sort::Shared);
-  int device = 0, processors = 0, blocks_each = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  }
-  if (error == cudaSuccess) {
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, kernel, kSortThreads, shared_bytes);
-  }
+  int64_t blocks = 0;
+  const cudaError_t error = max_grid(kernel, shared_bytes, blocks);
   if (error != cudaSuccess) return error;
-  const int64_t chunks = ceil_div(out.capacity(), Sort::kChunk), nodes = ceil_div(out.num_keys, 4 * kSortThreads);
-  const int64_t wanted = chunks > nodes ? chunks : nodes, fit = static_cast<int64_t>(processors) * blocks_each;
-  const int64_t blocks = wanted < 1 ? 1 : wanted < fit ? wanted : fit;
+  const int64_t chunks = ceil_div(out.capacity(), Sort::kChunk);
+  blocks = grid_for(chunks + ceil_div(out.num_keys, 4 * kGridThreads), blocks);
 
-  size_t bytes = 0;
-  const auto place = [&](auto*& array, int64_t count) {
-    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(static_cast<char*>(workspace) + bytes);
-    bytes += (static_cast<size_t>(count) * sizeof(*array) + 255) / 256 * 256;
-  };
-  SortWorkspace<K> w{};
-  place(w.far, 1);
-  place(w.sums, blocks);
-  place(w.totals, kDigits);
-  place(w.starts, kDigits * blocks);
-  place(w.low, chunks);
-  place(w.high, chunks);
-  place(w.reach, chunks);
-  const size_t begin_of_keys = bytes;
-  place(w.keys[0], out.capacity());
-  place(w.keys[1], out.capacity());
-  const size_t end_of_keys = bytes;
-  bytes = begin_of_keys;
-  place(w.counts, chunks * kDigits);
-  bytes = bytes > end_of_keys ? bytes : end_of_keys;
+  SortArrays<K> arrays{};
+  Workspace places(workspace);
+  places.place(arrays.far, 1);
+  places.place(arrays.sums, blocks);
+  places.place(arrays.totals, kDigits);
+  places.place(arrays.starts, kDigits * blocks);
+  places.place(arrays.low, chunks);
+  places.place(arrays.high, chunks);
+  places.place(arrays.reach, chunks);
+  Workspace in_place_of_keys = places;
+  places.place(arrays.keys[0], out.capacity());
+  places.place(arrays.keys[1], out.capacity());
+  in_place_of_keys.place(arrays.counts, chunks * kDigits);
   if (workspace == nullptr) {
-    workspace_bytes = bytes;
+    workspace_bytes = places.bytes() > in_place_of_keys.bytes() ? places.bytes() : in_place_of_keys.bytes();
     return cudaSuccess;
   }
-  void* arguments[] = {&source, &out, &w};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
-                                     dim3(kSortThreads), arguments, shared_bytes, stream);
+  return launch_cooperative(kernel, blocks, shared_bytes, stream, source, out, arrays);
 }
 
 }  // namespace dfgnn::cuda
