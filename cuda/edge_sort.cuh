@@ -15,7 +15,7 @@
 
 namespace dfgnn::cuda {
 
-constexpr int kMaxChunksBefore = 64;  // with edges of the same node, on the near way
+constexpr int kMaxChunksBefore = 64;  // that may have edges of a chunk's nodes, on the near way
 
 template <class K>
 struct SortedEdges {
@@ -31,7 +31,7 @@ struct SortedEdges {
 
 template <class K>
 struct SortArrays {
-  int* far;
+  int *far, *bad;         // whether the near way is out of question, and whether an edge that it took turned out bad
   K* sums;                // [blocks]
   K* totals;              // [kDigits]
   K* starts;              // [kDigits, blocks]
@@ -56,12 +56,14 @@ __device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
   return low;
 }
 
-// Source: what is sorted, with
-//   end()                items at or past it are left out
-//   key(e, bad)          of edge e, or -1 where it is left out; may leave the other end unchecked and sets bad of
-//   others full_key(e, bad)     the same of any item e < capacity, checked other(e)             the other end
-//   cursor(e), next(e, bad)  the same for ascending edges, one for each lane of a warp, from e on; next() may be called
-//                        with edges that are left out
+// Source: what is sorted. Edges at or past end() are left out.
+// - key(e, bad): the key of edge e, or -1 where it is left out. It may look at one end alone; sets bad where an end
+// that
+//   it looked at is out of range.
+// - full_key(e, bad): the same of any item e < capacity, and of both ends.
+// - other(e): the other end of an item.
+// - cursor(e).next(e, bad): the same for a warp, with edges that ascend from e on, from lane to lane and from call to
+//   call, those that are left out among them.
 template <class K, class Source>
 class EdgeSort {
  public:
@@ -91,10 +93,13 @@ class EdgeSort {
       sum_counts();
       grid.sync();
       write_pointers();
+      find_far_chunks();
       grid.sync();
+    }
+    if (!*w_.far) {
       scatter_chunks();
       grid.sync();
-      if (!*w_.far) return;
+      if (!*w_.bad) return;
     }
     sort_all();
   }
@@ -120,9 +125,10 @@ class EdgeSort {
 
   // pointers[i + 1]: the number of edges of key i, until they are added up.
   __device__ void start() {
-    for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads())
+    for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads()) {
       out_.pointers[i] = i > 0 && i <= out_.num_loops;
-    if (grid_thread() == 0) *w_.far = 0;
+    }
+    if (grid_thread() == 0) *w_.far = *w_.bad = 0;
     clear_stats();
   }
 
@@ -252,6 +258,13 @@ class EdgeSort {
     for (int64_t p = total + grid_thread(); p < out_.capacity(); p += grid_threads()) out_.other[p] = out_.item[p] = 0;
   }
 
+  __device__ void find_far_chunks() {
+    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    for (int64_t c = kMaxChunksBefore + 1 + grid_thread(); c < chunks; c += grid_threads()) {
+      if (w_.reach[c - kMaxChunksBefore - 1] >= w_.low[c]) *w_.far = 1;
+    }
+  }
+
   __device__ void scatter_chunks() {
     const int64_t chunks = ceil_div(out_.num_edges, kChunk);
     const Share mine = block_share(chunks);
@@ -283,18 +296,13 @@ class EdgeSort {
             out_.item[to] = static_cast<K>(first + (second & 0xFFFF));
           });
     }
-    if (bad) *w_.far = 1;
+    if (bad) *w_.bad = 1;
   }
 
   // Where the edges of chunk c with that key go.
   __device__ K start_of(int64_t c, K key) {
     K start = out_.pointers[key];
-    int64_t earlier = c - 1;
-    for (; earlier >= 0 && w_.reach[earlier] >= w_.low[c]; --earlier) {
-      if (c - earlier > kMaxChunksBefore) {
-        *w_.far = 1;
-        break;
-      }
+    for (int64_t earlier = c - 1; earlier >= 0 && w_.reach[earlier] >= w_.low[c]; --earlier) {
       const K low = w_.low[earlier];
       if (key >= low && key <= w_.high[earlier]) start += w_.counts[earlier * kDigits + (key - low)];
     }
@@ -307,8 +315,7 @@ class EdgeSort {
     const auto grid = cooperative_groups::this_grid();
     int bits = 1;
     while (out_.num_keys >> bits > 0) ++bits;
-    const int passes = static_cast<int>(ceil_div(bits, kDigitBits)),
-              bits_each = static_cast<int>(ceil_div(bits, passes));
+    const int passes = (bits + kDigitBits - 1) / kDigitBits, bits_each = (bits + passes - 1) / passes;
     K* values[2] = {out_.other, out_.item};
     int64_t num_bad = 0;
     clear_stats();
@@ -468,6 +475,7 @@ cudaError_t sort_edges(const Source& source, const SortedEdges<K>& out, void* wo
   SortArrays<K> arrays{};
   Workspace places(workspace);
   places.place(arrays.far, 1);
+  places.place(arrays.bad, 1);
   places.place(arrays.sums, blocks);
   places.place(arrays.totals, kDigits);
   places.place(arrays.starts, kDigits * blocks);
