@@ -57,13 +57,14 @@ __device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
 }
 
 // Source: what is sorted. Edges at or past end() are left out.
-// - key(e, bad): the key of edge e, or -1 where it is left out. It may look at one end alone; sets bad where an end
+// - load(e): what the list says of edge e, without a branch, so that many loads are under way at a time.
+// - key(loaded, bad): the edge's key, or -1 where it is left out. It may look at one end alone; sets bad where an end
 // that
-//   it looked at is out of range.
-// - full_key(e, bad): the same of any item e < capacity, and of both ends.
-// - other(e): the other end of an item.
-// - cursor(e).next(e, bad): the same for a warp, with edges that ascend from e on, from lane to lane and from call to
-//   call, those that are left out among them.
+//   it looked at is out of range. full_key: the same of both ends.
+// - loaded_other(loaded, bad): the other end, where that was loaded.
+// - cursor(e).other(e, loaded): the other end for a warp, with edges that ascend from e on, from lane to lane and from
+//   call to call, those that are left out among them; `loaded` is loaded_other's.
+// - other(e): the other end of an item, a self-loop or not.
 template <class K, class Source>
 class EdgeSort {
  public:
@@ -139,13 +140,21 @@ class EdgeSort {
     return static_cast<int>(min(max(end - first, int64_t(0)), static_cast<int64_t>(kChunk)));
   }
 
-  __device__ __forceinline__ bool load_keys(int64_t first, K (&key)[kItems]) const {
-    const int count = items_from(first, min(end_, out_.num_edges));
+  // Keys of a chunk and, where they are wanted, the other ends that come with them; whether any is bad.
+  template <bool kOthers>
+  __device__ __forceinline__ bool load_chunk(int64_t first, K (&key)[kItems], K (&other)[kItems]) const {
+    const int count = items_from(first, min(end_, out_.num_edges)), last = items_from(first, out_.num_edges) - 1;
+    typename Source::Loaded loaded[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) loaded[i] = source_.load(first + min(Chunk::place(i), last));
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int place = Chunk::place(i);
-      key[i] = place < count ? static_cast<K>(source_.key(first + place, bad)) : K(-1);
+      const bool inside = Chunk::place(i) < count;
+      bool bad_key = false, bad_other = false;
+      key[i] = inside ? static_cast<K>(source_.key(loaded[i], bad_key)) : K(-1);
+      other[i] = static_cast<K>(source_.loaded_other(loaded[i], bad_other));
+      bad |= inside && (bad_key || (kOthers && bad_other));
     }
     return bad;
   }
@@ -155,8 +164,8 @@ class EdgeSort {
     auto* counts = reinterpret_cast<Count*>(s_.next);
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
       if (__syncthreads_or(threadIdx.x == 0 && *static_cast<volatile int*>(w_.far))) return;
-      K key[kItems];
-      const bool bad = load_keys(c * kChunk, key);
+      K key[kItems], unused[kItems];
+      const bool bad = load_chunk<false>(c * kChunk, key, unused);
       K low = static_cast<K>(out_.num_keys), high = -1;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
@@ -274,9 +283,9 @@ class EdgeSort {
       if (high < 0) continue;
       const int width = static_cast<int>(high - low) + 1;
       const int64_t first = c * kChunk;
-      K key[kItems];
+      K key[kItems], other[kItems];
       int item[kItems];
-      bad |= load_keys(first, key);
+      bad |= load_chunk<true>(first, key, other);
 #pragma unroll
       for (int i = 0; i < kItems; ++i) item[i] = key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low);
       s_.chunk.rank(item, width);
@@ -286,8 +295,8 @@ class EdgeSort {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         const int place = Chunk::place(i);
-        const K other = static_cast<K>(cursor.next(first + min(place, last), bad));
-        s_.chunk.put(item[i], other, static_cast<K>(item[i] & 0xFFFF) << 16 | place);
+        other[i] = static_cast<K>(cursor.other(first + min(place, last), other[i]));
+        s_.chunk.put(item[i], other[i], static_cast<K>(item[i] & 0xFFFF) << 16 | place);
       }
       s_.chunk.write(
           count, [](K, K second) { return static_cast<int>(second >> 16); },
@@ -336,12 +345,33 @@ class EdgeSort {
     write_sorted(w_.keys[(passes - 1) % 2], values[(passes - 1) % 2]);
   }
 
-  // Key of item e, num_keys for what is no edge, -1 past the end.
-  __device__ __forceinline__ K far_key(const K* keys, int64_t e, bool& bad) const {
-    if (e >= out_.capacity()) return -1;
-    if (keys) return keys[e];
-    const int64_t key = e < end_ ? source_.full_key(e, bad) : -1;
-    return static_cast<K>(key < 0 ? out_.num_keys : key);
+  // Keys of a chunk: num_keys for what is no edge, -1 past the end. Returns how many edges are bad.
+  __device__ __forceinline__ int load_far(const K* keys, int64_t first, K (&key)[kItems]) const {
+    const int count = items_from(first, out_.capacity()), last = count - 1;
+    int num_bad = 0;
+    if (keys) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) key[i] = keys[first + min(Chunk::place(i), last)];
+    } else {
+      typename Source::Loaded loaded[kItems];
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) loaded[i] = source_.load(min(first + Chunk::place(i), out_.num_edges - 1));
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int64_t e = first + Chunk::place(i);
+        bool bad = false;
+        int64_t found = source_.full_key(loaded[i], bad);
+        if (e >= out_.num_edges) found = e - out_.num_edges;
+        if (found < 0 || e >= end_) found = out_.num_keys;
+        key[i] = static_cast<K>(found);
+        num_bad += bad && e < out_.num_edges;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (Chunk::place(i) >= count) key[i] = -1;
+    }
+    return num_bad;
   }
 
   template <class DigitOf>
@@ -354,12 +384,7 @@ class EdgeSort {
     __syncthreads();
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
       K key[kItems];
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        bool bad = false;
-        key[i] = far_key(keys, c * kChunk + Chunk::place(i), bad);
-        num_bad += bad;
-      }
+      num_bad += load_far(keys, c * kChunk, key);
 #pragma unroll
       for (int i = 0; i < kItems; ++i) count_digit(counts, digit_of(key[i]));
     }
@@ -397,12 +422,14 @@ class EdgeSort {
     const Share chunks = block_share(ceil_div(out_.capacity(), kChunk));
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
       const int64_t first = c * kChunk;
-      K key[kItems];
+      K key[kItems], value[kItems];
       int item[kItems];
-      bool bad = false;
+      load_far(keys, first, key);
+      const int last = items_from(first, out_.capacity()) - 1;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
-        key[i] = far_key(keys, first + Chunk::place(i), bad);
+        const int64_t e = first + min(Chunk::place(i), last);
+        value[i] = keys ? values[e] : static_cast<K>(e);
         item[i] = digit_of(key[i]);
       }
       s_.chunk.rank(item, width);
@@ -412,10 +439,7 @@ class EdgeSort {
         return start;
       });
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const int64_t e = first + Chunk::place(i);
-        if (item[i] != kNoDigit) s_.chunk.put(item[i], key[i], keys ? values[e] : static_cast<K>(e));
-      }
+      for (int i = 0; i < kItems; ++i) s_.chunk.put(item[i], key[i], value[i]);
       s_.chunk.write(
           count, [&](K key, K) { return digit_of(key); },
           [&](K to, K key, K value) {

@@ -9,38 +9,36 @@ __device__ __forceinline__ bool in_range(int64_t i, int64_t size) {
   return static_cast<uint64_t>(i) < static_cast<uint64_t>(size);
 }
 
-// By destination.
-template <class I>
+// By destination. kSelfLoops: those in the list are left out.
+template <class I, bool kSelfLoops>
 struct CooEdges {
   const I *src, *dst;
   int64_t num_edges, num_src, num_dst;
-  bool self_loops;  // those in the list are left out
 
+  struct Loaded {
+    I src, dst;
+  };
   struct Cursor {
-    const CooEdges& edges;
-    __device__ __forceinline__ int64_t next(int64_t e, bool& bad) {
-      const int64_t j = edges.src[e];
-      bad |= !in_range(j, edges.num_src);
-      return j;
-    }
+    __device__ __forceinline__ int64_t other(int64_t, int64_t loaded) const { return loaded; }
   };
 
   __device__ __forceinline__ int64_t end() const { return INT64_MAX; }
-  __device__ __forceinline__ int64_t key(int64_t e, bool& bad) const {
-    const int64_t i = dst[e], j = self_loops ? src[e] : 0;
-    const bool invalid = !in_range(i, num_dst) || (self_loops && !in_range(j, num_src));
-    bad |= invalid;
-    return invalid || (self_loops && i == j) ? -1 : i;
+  __device__ __forceinline__ Loaded load(int64_t e) const { return {src[e], dst[e]}; }
+  __device__ __forceinline__ int64_t key(const Loaded& e, bool& bad) const {
+    if constexpr (kSelfLoops) return full_key(e, bad);
+    bad = !in_range(e.dst, num_dst);
+    return bad ? -1 : static_cast<int64_t>(e.dst);
   }
-  __device__ __forceinline__ int64_t full_key(int64_t e, bool& bad) const {
-    if (e >= num_edges) return e - num_edges;
-    const int64_t i = dst[e], j = src[e];
-    const bool invalid = !in_range(i, num_dst) || !in_range(j, num_src);
-    bad |= invalid;
-    return invalid || (self_loops && i == j) ? -1 : i;
+  __device__ __forceinline__ int64_t full_key(const Loaded& e, bool& bad) const {
+    bad = !in_range(e.dst, num_dst) || !in_range(e.src, num_src);
+    return bad || (kSelfLoops && e.src == e.dst) ? -1 : static_cast<int64_t>(e.dst);
   }
+  __device__ __forceinline__ int64_t loaded_other(const Loaded& e, bool& bad) const {
+    bad = !in_range(e.src, num_src);
+    return e.src;
+  }
+  __device__ __forceinline__ Cursor cursor(int64_t) const { return {}; }
   __device__ __forceinline__ int64_t other(int64_t e) const { return e < num_edges ? src[e] : e - num_edges; }
-  __device__ __forceinline__ Cursor cursor(int64_t) const { return {*this}; }
 };
 
 // By source. Entries at or past rowptr[num_dst] are no edges.
@@ -49,12 +47,14 @@ struct CsrEdges {
   const K *rowptr, *col;
   int64_t num_dst, num_src;
 
+  using Loaded = K;
+
   struct Cursor {
     const CsrEdges& edges;
     int64_t row;  // one that begins at or before the warp's next edge, or 0
 
     // Strides over runs of empty rows by doubling steps, then halves.
-    __device__ __forceinline__ int64_t next(int64_t e, bool&) {
+    __device__ __forceinline__ int64_t other(int64_t e, int64_t) {
       int64_t low = row, step = 1;
       while (low + step < edges.num_dst && edges.rowptr[low + step] <= e) {
         low += step;
@@ -67,11 +67,12 @@ struct CsrEdges {
   };
 
   __device__ __forceinline__ int64_t end() const { return rowptr[num_dst]; }
-  __device__ __forceinline__ int64_t key(int64_t e, bool&) const {
-    const int64_t j = col[e];
-    return in_range(j, num_src) ? j : -1;
+  __device__ __forceinline__ Loaded load(int64_t e) const { return col[e]; }
+  __device__ __forceinline__ int64_t key(Loaded j, bool&) const {
+    return in_range(j, num_src) ? static_cast<int64_t>(j) : -1;
   }
-  __device__ __forceinline__ int64_t full_key(int64_t e, bool& bad) const { return key(e, bad); }
+  __device__ __forceinline__ int64_t full_key(Loaded j, bool& bad) const { return key(j, bad); }
+  __device__ __forceinline__ int64_t loaded_other(Loaded, bool&) const { return 0; }
   __device__ __forceinline__ int64_t other(int64_t e) const { return last_row(0, num_dst, e); }
   __device__ __forceinline__ Cursor cursor(int64_t e) const { return {*this, warp_find_row(e)}; }
 
@@ -103,17 +104,19 @@ K* array(const MutableIndex& index) {
   return static_cast<K*>(index.data);
 }
 
-template <class K, class I>
+template <class K, class I, bool kSelfLoops>
 cudaError_t coo_to_csr_of(const CooToCsr& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
-  const CooEdges<I> edges{static_cast<const I*>(t.src.data),
-                          static_cast<const I*>(t.dst.data),
-                          t.num_edges,
-                          t.num_src,
-                          t.num_dst,
-                          t.self_loops};
+  const CooEdges<I, kSelfLoops> edges{static_cast<const I*>(t.src.data), static_cast<const I*>(t.dst.data), t.num_edges,
+                                      t.num_src, t.num_dst};
   const SortedEdges<K> csr{t.num_edges,     t.capacity - t.num_edges, t.num_dst, array<K>(t.rowptr),
                            array<K>(t.col), array<K>(t.eid),          t.stats};
   return sort_edges(edges, csr, workspace, workspace_bytes, stream);
+}
+
+template <class K, class I>
+cudaError_t coo_to_csr_as(const CooToCsr& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
+  const auto convert = t.self_loops ? coo_to_csr_of<K, I, true> : coo_to_csr_of<K, I, false>;
+  return convert(t, workspace, workspace_bytes, stream);
 }
 
 template <class K>
@@ -128,8 +131,8 @@ cudaError_t csr_to_csc_as(const CsrToCsc& t, void* workspace, size_t& workspace_
 
 cudaError_t coo_to_csr(const CooToCsr& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
   const auto convert = task.rowptr.wide
-                           ? (task.src.wide ? coo_to_csr_of<int64_t, int64_t> : coo_to_csr_of<int64_t, int>)
-                           : (task.src.wide ? coo_to_csr_of<int, int64_t> : coo_to_csr_of<int, int>);
+                           ? (task.src.wide ? coo_to_csr_as<int64_t, int64_t> : coo_to_csr_as<int64_t, int>)
+                           : (task.src.wide ? coo_to_csr_as<int, int64_t> : coo_to_csr_as<int, int>);
   return convert(task, workspace, workspace_bytes, stream);
 }
 
