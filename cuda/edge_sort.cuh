@@ -59,8 +59,7 @@ __device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
 // Source: what is sorted. Edges at or past end() are left out.
 // - load(e): what the list says of edge e, without a branch, so that many loads are under way at a time.
 // - key(loaded, bad): the edge's key, or -1 where it is left out. It may look at one end alone; sets bad where an end
-// that
-//   it looked at is out of range. full_key: the same of both ends.
+//   that it looked at is out of range. full_key: the same of both ends.
 // - loaded_other(loaded, bad): the other end, where that was loaded.
 // - cursor(e).other(e, loaded): the other end for a warp, with edges that ascend from e on, from lane to lane and from
 //   call to call, those that are left out among them; `loaded` is loaded_other's.
