@@ -17,8 +17,8 @@ struct MutableIndex {
 
 // CSR by destination of the edges (src[e] -> dst[e]), e < num_edges: rowptr [num_dst + 1], col and eid [capacity],
 // stats [2] = (max degree, edges with an end out of range, which are left out). With self_loops, edges i -> i are
-// dropped and one put at the end of each row i < min(num_src, num_dst), with eid = num_edges + i. A stable radix sort
-// by destination: edges of a row keep their order. Call with workspace null for its size.
+// dropped and one put at the end of each row i < min(num_src, num_dst), with eid = num_edges + i. A stable sort by
+// destination: edges of a row keep their order. Call with workspace null for its size.
 struct CooToCsr {
   Index src, dst;
   int64_t num_edges, num_src, num_dst;
@@ -37,6 +37,22 @@ struct CsrToCsc {
   MutableIndex colptr, row, perm;
 };
 cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+
+// CSR by destination and CSC by source of graphs side by side, as coo_to_csr and csr_to_csc make them of edges that are
+// sorted by destination and then by source, from degrees [num_nodes, 2], the edges that a node is the destination and
+// the source of, and local_perm [num_edges], what perm of each graph alone is: uint16 where `narrow`, else int32. ptr
+// [num_graphs + 1]: the first node of each graph, then num_nodes. In the CSC, a self-loop that is put in comes last.
+// tiles: of find_tiles, with graphs for what may not be cut. Nodes exist where edges do, and graphs where nodes do.
+struct SideBySide {
+  const void *degrees, *local_perm;
+  bool narrow;
+  const int64_t* ptr;
+  int64_t num_graphs, num_nodes, num_edges, num_tiles;  // num_tiles: entries of `tiles`
+  bool self_loops;
+  MutableIndex rowptr, col, eid, colptr, row, perm;
+  int* tiles;
+};
+cudaError_t side_by_side(const SideBySide& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
 // Tiles of a graph with as many sources as destinations: tiles [ceil(num_nodes / 64) + 1], tiles[t] the first node at
 // or after 64 t such that no edge joins nodes before and after it. blocks [1]: what they cost (graph.cpp of the

@@ -5,11 +5,9 @@ import gc
 import pickle
 import weakref
 
-import hypothesis
 import pytest
 import torch
 import torch_geometric.nn
-from hypothesis import strategies as st
 from layers import LAYERS, make
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -17,7 +15,7 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
 
 import pyg_dfgnn
-from pyg_dfgnn import Graph, _side_by_side, build_graph
+from pyg_dfgnn import Graph, build_graph
 from pyg_dfgnn.transforms import PrecomputedData, PrecomputeGraph
 
 SIZES = [5, 1, 0, 40, 2, 64, 65, 130, 1, 1, 200, 3]
@@ -121,16 +119,6 @@ def test_single_graphs(kind, device):
         assert data.num_nodes == original.num_nodes
         assert type(original) is Data  # it is as it was
         assert torch.equal(original.edge_index, before)
-
-
-@hypothesis.given(sizes=st.lists(st.integers(0, 200), max_size=30))
-def test_tiles_of_graphs(sizes):
-    """The first graph that begins at or after each multiple of 64 nodes."""
-    ptr = torch.tensor([0, *sizes]).cumsum(0)
-    nodes = int(ptr[-1])
-    found = _side_by_side.find_tiles(ptr, nodes).tolist()
-    expected = [min(p for p in ptr.tolist() if p >= start) for start in range(0, nodes, 64)]
-    assert found == [*expected, nodes]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 20, 33, 64, 117, 300])

@@ -1,6 +1,6 @@
-// coo_to_csr and csr_to_csc: the compressed forms of a graph, as operators, so that scripted and compiled models build
-// them too. Sizes of the results follow from sizes of the arguments alone (self-loops that are dropped leave unused
-// entries behind rowptr[-1]): nothing waits for the device.
+// The compressed forms of a graph, as operators, so that scripted and compiled models build them too. Sizes of the
+// results follow from sizes of the arguments alone (self-loops that are dropped leave unused entries behind
+// rowptr[-1]): nothing waits for the device.
 #include "graph.h"
 
 #include <torch/library.h>
@@ -53,12 +53,49 @@ Tiles find_tiles(const at::Tensor& rowptr, const at::Tensor& col) {
   return kernel(rowptr.contiguous(), col.contiguous());
 }
 
+// Graphs side by side, each of edges that are sorted by destination and then by source, from what is small and
+// concatenates: `degrees`, the edges that a node is the destination and the source of; `local_perm`, what perm of each
+// graph alone is; both int32, or int16 that is read without sign; and `ptr`, the first node of each graph, then N.
+template <auto kernel>
+Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr,
+                       bool self_loops) {
+  TORCH_CHECK(degrees.dim() == 2 && degrees.size(1) == 2, "degrees: expected shape [N, 2], got ", degrees.sizes());
+  const auto type = degrees.scalar_type();
+  TORCH_CHECK(type == at::kShort || type == at::kInt, "degrees: expected an int16 or int32 tensor, got ", type);
+  TORCH_CHECK(local_perm.dim() == 1, "local_perm: expected a 1-dimensional tensor, got shape ", local_perm.sizes());
+  TORCH_CHECK(local_perm.scalar_type() == type, "local_perm: expected the dtype of degrees (", type, "), got ",
+              local_perm.scalar_type());
+  TORCH_CHECK(ptr.dim() == 1 && ptr.scalar_type() == at::kLong, "ptr: expected a 1-dimensional int64 tensor, got ",
+              ptr.scalar_type(), " of shape ", ptr.sizes());
+  const int64_t nodes = degrees.size(0), edges = local_perm.numel();
+  TORCH_CHECK(ptr.numel() > (nodes > 0 ? 1 : 0), "ptr: expected the first node of each graph, then ", nodes, ", got ",
+              ptr.numel(), " entries");
+  TORCH_CHECK(nodes > 0 || edges == 0, "local_perm: expected no entries where there are no nodes, got ", edges);
+  TORCH_CHECK(nodes < std::numeric_limits<int32_t>::max(), "degrees: expected fewer than 2^31 nodes, got ", nodes);
+  check_device(local_perm, "local_perm", degrees.device());
+  check_device(ptr, "ptr", degrees.device());
+  const bool fits = nodes + edges < std::numeric_limits<int32_t>::max();
+  const auto options = degrees.options().dtype(fits ? at::kInt : at::kLong);
+  const int64_t capacity = edges + (self_loops ? nodes : 0);
+  const auto make = [&](int64_t size) { return at::empty({size}, options); };
+  const Structure structure{make(nodes + 1),
+                            make(capacity),
+                            make(capacity),
+                            make(nodes + 1),
+                            make(capacity),
+                            make(capacity),
+                            at::empty({(nodes + kTileStride - 1) / kTileStride + 1}, options.dtype(at::kInt))};
+  kernel(degrees.contiguous(), local_perm.contiguous(), ptr.contiguous(), self_loops, structure);
+  return structure;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cpu>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cpu>);
   m.impl("find_tiles", find_tiles<find_tiles_cpu>);
+  m.impl("side_by_side", side_by_side<side_by_side_cpu>);
 }
 
 #ifdef DFGNN_WITH_CUDA
@@ -66,6 +103,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cuda>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cuda>);
   m.impl("find_tiles", find_tiles<find_tiles_cuda>);
+  m.impl("side_by_side", side_by_side<side_by_side_cuda>);
 }
 #endif
 

@@ -52,6 +52,22 @@ std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T) {
   return {at::empty_symint({strides + 1}, options.dtype(at::kInt)), at::empty({1}, options.dtype(at::kLong))};
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> side_by_side_meta(
+    T degrees, T local_perm, T, bool self_loops) {
+  const auto nodes = degrees.sym_size(0), edges = local_perm.sym_numel();
+  const bool fits = nodes + edges < c10::SymInt(std::numeric_limits<int32_t>::max());
+  const auto options = degrees.options().dtype(fits ? at::kInt : at::kLong);
+  const auto capacity = self_loops ? edges + nodes : edges;
+  const auto make = [&](const c10::SymInt& size) { return at::empty_symint({size}, options); };
+  return {make(nodes + 1),
+          make(capacity),
+          make(capacity),
+          make(nodes + 1),
+          make(capacity),
+          make(capacity),
+          at::empty_symint({(nodes + (kTileStride - 1)) / kTileStride + 1}, options.dtype(at::kInt))};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
@@ -60,6 +76,7 @@ TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("coo_to_csr", coo_to_csr_meta);
   m.impl("csr_to_csc", csr_to_csc_meta);
   m.impl("find_tiles", find_tiles_meta);
+  m.impl("side_by_side", side_by_side_meta);
 }
 
 }  // namespace dfgnn

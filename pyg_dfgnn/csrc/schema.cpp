@@ -75,6 +75,9 @@ TORCH_LIBRARY(dfgnn, m) {
             .c_str());
   m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
   m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
+  m.def(
+      "side_by_side(Tensor degrees, Tensor local_perm, Tensor ptr, *, bool self_loops=False) -> "
+      "(Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, Tensor tiles)");
   m.def("dropout_mask(Tensor seed, SymInt num_edges, SymInt heads, float dropout_p) -> Tensor");
   m.def("cuda_version() -> int", cuda_version);
   m.def("torch_version() -> str", torch_version);

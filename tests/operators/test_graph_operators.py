@@ -33,7 +33,34 @@ def skewed_coo() -> tuple[list[int], list[int], int, int]:
     return src, [0 if d % 2 else d for d in dst], num_src, num_dst
 
 
-COO |= {"random": random_coo(), "skewed": skewed_coo()}
+def batch_coo(sizes: list[int], density: float = 0.4) -> tuple[list[int], list[int], int, int]:
+    """Graphs side by side, sorted by source; edges of a node are near each other in the list."""
+    generator = np.random.default_rng(0)
+    ends, first = [], 0
+    for nodes in sizes:
+        ends.append(np.argwhere(generator.random((nodes, nodes)) < density) + first)
+        first += nodes
+    src, dst = np.concatenate(ends).T.tolist()
+    return src, dst, first, first
+
+
+def late_bad_coo() -> tuple[list[int], list[int], int, int]:
+    """The same, but for a source near the end."""
+    src, dst, num_src, num_dst = batch_coo([110, 90, 150])
+    src[-5] = num_src
+    return src, dst, num_src, num_dst
+
+
+# Chunks of 4096 edges are looked at: "batch" has several, "small" too many nodes in one, and
+# "dense" more of one graph than are added up.
+COO |= {
+    "batch": batch_coo([110, 90, 150, 1, 0, 200, 117]),
+    "dense": batch_coo([540], 0.95),
+    "late_bad": late_bad_coo(),
+    "random": random_coo(),
+    "skewed": skewed_coo(),
+    "small": batch_coo([4] * 2500),
+}
 
 
 def expected_csr(src, dst, num_src: int, num_dst: int, self_loops: bool):

@@ -63,4 +63,15 @@ Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col) {
   return {tiles, blocks};
 }
 
+void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
+                       const Structure& structure) {
+  const c10::cuda::CUDAGuard guard(degrees.device());
+  const auto& [rowptr, col, eid, colptr, row, perm, tiles] = structure;
+  run(cuda::side_by_side,
+      {degrees.const_data_ptr(), local_perm.const_data_ptr(), degrees.scalar_type() == at::kShort,
+       ptr.const_data_ptr<int64_t>(), ptr.numel() - 1, degrees.size(0), local_perm.numel(), tiles.numel(), self_loops,
+       write(rowptr), write(col), write(eid), write(colptr), write(row), write(perm), tiles.mutable_data_ptr<int>()},
+      degrees.options());
+}
+
 }  // namespace dfgnn

@@ -1,0 +1,519 @@
+// Edges sorted by a node, stably, as one cooperative kernel that takes one of two ways:
+//
+// - Near: edges of a node lie near each other in the list, as in batches of small graphs, or where the list is sorted.
+//   A chunk of the list then has few different nodes: its counts of them are kept, and where a node's edges of a chunk
+//   go is where the node's begin and the counts of the chunks before that have it too.
+// - Far: any list. A radix sort, least significant digit first, keys in a workspace, positions in the two arrays of the
+//   caller's that are results still to be made.
+//
+// The device finds out which; both give the same bits.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "chunk_sort.cuh"
+
+namespace dfgnn::cuda {
+
+constexpr int kMaxChunksBefore = 64;  // that may have edges of a chunk's nodes, on the near way
+
+template <class K>
+struct SortedEdges {
+  int64_t num_edges;  // of the list
+  int64_t num_loops;  // behind them, the i-th with key i
+  int64_t num_keys;
+  K* pointers;      // [num_keys + 1]
+  K *other, *item;  // [num_edges + num_loops]: an edge's other end and its position in the list; 0 where none is left
+  int64_t* stats;   // null or [2]: most edges of a key, edges out of range
+
+  __host__ __device__ int64_t capacity() const { return num_edges + num_loops; }
+};
+
+template <class K>
+struct SortArrays {
+  int *far, *bad;         // whether the near way is out of question, and whether an edge that it took turned out bad
+  K* sums;                // [blocks]
+  K* totals;              // [kDigits]
+  K* starts;              // [kDigits, blocks]
+  K *low, *high, *reach;  // [chunks]: least and largest key, and the largest until here
+  K* keys[2];             // [capacity]
+  uint16_t* counts;       // [chunks, kDigits], in the place of the keys
+};
+
+// First of `count` sorted keys that is not below `key`.
+template <class K>
+__device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
+  int64_t low = 0;
+  while (count > 0) {
+    const int64_t half = count / 2;
+    if (keys[low + half] < key) {
+      low += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return low;
+}
+
+// Source: what is sorted. Edges at or past end() are left out.
+// - load(e): what the list says of edge e, without a branch, so that many loads are under way at a time.
+// - key(loaded, bad): the edge's key, or -1 where it is left out. It may look at one end alone; sets bad where an end
+//   that it looked at is out of range. full_key: the same of both ends.
+// - loaded_other(loaded, bad): the other end, where that was loaded.
+// - cursor(e).other(e, loaded): the other end for a warp, with edges that ascend from e on, from lane to lane and from
+//   call to call, those that are left out among them; `loaded` is loaded_other's.
+// - other(e): the other end of an item, a self-loop or not.
+template <class K, class Source>
+class EdgeSort {
+ public:
+  using Chunk = ChunkSort<K>;
+  static constexpr int kItems = Chunk::kItems, kChunk = Chunk::kChunk;
+
+  struct Shared {
+    Chunk chunk;
+    K next[kDigits];
+    union {
+      typename BlockSums<K>::Storage sums;
+      K ends[2][kSortWarps];
+      unsigned long long largest;
+    };
+  };
+
+  __device__ EdgeSort(const Source& source, const SortedEdges<K>& out, const SortArrays<K>& arrays, Shared& shared)
+      : source_(source), out_(out), w_(arrays), s_(shared), end_(source.end()) {}
+
+  __device__ void run() {
+    const auto grid = cooperative_groups::this_grid();
+    start();
+    grid.sync();
+    count_chunks();
+    grid.sync();
+    if (!*w_.far) {
+      sum_counts();
+      grid.sync();
+      write_pointers();
+      find_far_chunks();
+      grid.sync();
+    }
+    if (!*w_.far) {
+      scatter_chunks();
+      grid.sync();
+      if (!*w_.bad) return;
+    }
+    sort_all();
+  }
+
+ private:
+  using Count = std::conditional_t<sizeof(K) == 8, unsigned long long, int>;  // K, for atomic operations
+
+  __device__ void raise_stat(int which, int64_t value) {
+    if (!out_.stats) return;
+    __syncthreads();
+    if (threadIdx.x == 0) s_.largest = 0;
+    __syncthreads();
+    if (value > 0) atomicMax(&s_.largest, static_cast<unsigned long long>(value));
+    __syncthreads();
+    if (threadIdx.x == 0 && s_.largest > 0) {
+      atomicMax(reinterpret_cast<unsigned long long*>(out_.stats + which), s_.largest);
+    }
+  }
+
+  __device__ void clear_stats() {
+    if (out_.stats && grid_thread() < 2) out_.stats[grid_thread()] = 0;
+  }
+
+  // pointers[i + 1]: the number of edges of key i, until they are added up.
+  __device__ void start() {
+    for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads()) {
+      out_.pointers[i] = i > 0 && i <= out_.num_loops;
+    }
+    if (grid_thread() == 0) *w_.far = *w_.bad = 0;
+    clear_stats();
+  }
+
+  // The near way
+
+  // How many items a chunk has that begins at `first`.
+  static __device__ __forceinline__ int items_from(int64_t first, int64_t end) {
+    return static_cast<int>(min(max(end - first, int64_t(0)), static_cast<int64_t>(kChunk)));
+  }
+
+  // Keys of a chunk and, where they are wanted, the other ends that come with them; whether any is bad.
+  template <bool kOthers>
+  __device__ __forceinline__ bool load_chunk(int64_t first, K (&key)[kItems], K (&other)[kItems]) const {
+    const int count = items_from(first, min(end_, out_.num_edges)), last = items_from(first, out_.num_edges) - 1;
+    typename Source::Loaded loaded[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) loaded[i] = source_.load(first + min(Chunk::place(i), last));
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const bool inside = Chunk::place(i) < count;
+      bool bad_key = false, bad_other = false;
+      key[i] = inside ? static_cast<K>(source_.key(loaded[i], bad_key)) : K(-1);
+      other[i] = static_cast<K>(source_.loaded_other(loaded[i], bad_other));
+      bad |= inside && (bad_key || (kOthers && bad_other));
+    }
+    return bad;
+  }
+
+  __device__ void count_chunks() {
+    const Share chunks = block_share(ceil_div(out_.num_edges, kChunk));
+    auto* counts = reinterpret_cast<Count*>(s_.next);
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      if (__syncthreads_or(threadIdx.x == 0 && *static_cast<volatile int*>(w_.far))) return;
+      K key[kItems], unused[kItems];
+      const bool bad = load_chunk<false>(c * kChunk, key, unused);
+      K low = static_cast<K>(out_.num_keys), high = -1;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (key[i] >= 0) low = min(low, key[i]);
+        high = max(high, key[i]);
+      }
+      ends_of_block(low, high);
+      const int width = high < 0 ? 0 : static_cast<int>(min(high - low + 1, static_cast<K>(kDigits + 1)));
+      if (__syncthreads_or(bad || width > kDigits)) {
+        if (threadIdx.x == 0) *w_.far = 1;
+        return;
+      }
+      for (int d = threadIdx.x; d < width; d += kGridThreads) counts[d] = 0;
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) count_digit(counts, key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low));
+      __syncthreads();
+      for (int d = threadIdx.x; d < width; d += kGridThreads) {
+        w_.counts[c * kDigits + d] = static_cast<uint16_t>(counts[d]);
+        if (counts[d] > 0) atomicAdd(reinterpret_cast<Count*>(&out_.pointers[low + d + 1]), counts[d]);
+      }
+      if (threadIdx.x == 0) {
+        w_.low[c] = low;
+        w_.high[c] = high;
+      }
+    }
+  }
+
+  // The least and the largest of the block, for all threads.
+  __device__ void ends_of_block(K& low, K& high) {
+    for (int lane = 16; lane > 0; lane /= 2) {
+      low = min(low, __shfl_xor_sync(~0u, low, lane));
+      high = max(high, __shfl_xor_sync(~0u, high, lane));
+    }
+    if (threadIdx.x % 32 == 0) {
+      s_.ends[0][threadIdx.x / 32] = low;
+      s_.ends[1][threadIdx.x / 32] = high;
+    }
+    __syncthreads();
+    for (int warp = 0; warp < kSortWarps; ++warp) {
+      low = min(low, s_.ends[0][warp]);
+      high = max(high, s_.ends[1][warp]);
+    }
+  }
+
+  struct Larger {
+    __device__ __forceinline__ K operator()(K a, K b) const { return max(a, b); }
+  };
+
+  __device__ void sum_counts() {
+    const Share mine = block_share(out_.num_keys);
+    K total = 0, largest = 0;
+    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) {
+      const K count = out_.pointers[i + 1];
+      total += count;
+      largest = max(largest, count);
+    }
+    total = BlockSums<K>(s_.sums).total(total);
+    if (threadIdx.x == 0) w_.sums[blockIdx.x] = total;
+    raise_stat(0, largest);
+    if (blockIdx.x == 0) find_reach();
+  }
+
+  __device__ void find_reach() {
+    constexpr int kEach = 8;
+    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    K until = -1;
+    for (int64_t first = 0; first < chunks; first += kEach * kGridThreads) {
+      K reach[kEach], all;
+      const int64_t c = first + kEach * threadIdx.x;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) reach[i] = c + i < chunks ? w_.high[c + i] : K(-1);
+      __syncthreads();
+      typename BlockSums<K>::Scan(s_.sums).InclusiveScan(reach, reach, Larger(), all);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (c + i < chunks) w_.reach[c + i] = max(reach[i], until);
+      }
+      until = max(until, all);
+    }
+  }
+
+  // From counts to where edges begin; and all entries that no edge of the list has.
+  __device__ void write_pointers() {
+    BlockSums<K> sums(s_.sums);
+    K before = sums.total(w_.sums, blockIdx.x);
+    const K total = sums.total(w_.sums, gridDim.x);
+    const Share mine = block_share(out_.num_keys);
+    for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
+      const int64_t i = first + threadIdx.x;
+      const K count = i < mine.end ? out_.pointers[i + 1] : 0, end = sums.exclusive(count, before) + count;
+      if (i >= mine.end) continue;
+      out_.pointers[i + 1] = end;
+      if (i < out_.num_loops) {
+        out_.other[end - 1] = static_cast<K>(i);
+        out_.item[end - 1] = static_cast<K>(out_.num_edges + i);
+      }
+    }
+    for (int64_t p = total + grid_thread(); p < out_.capacity(); p += grid_threads()) out_.other[p] = out_.item[p] = 0;
+  }
+
+  __device__ void find_far_chunks() {
+    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    for (int64_t c = kMaxChunksBefore + 1 + grid_thread(); c < chunks; c += grid_threads()) {
+      if (w_.reach[c - kMaxChunksBefore - 1] >= w_.low[c]) *w_.far = 1;
+    }
+  }
+
+  __device__ void scatter_chunks() {
+    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    const Share mine = block_share(chunks);
+    bool bad = false;
+    for (int64_t c = mine.end - 1; c >= mine.begin; --c) {  // the last is most likely in the cache still
+      const K low = w_.low[c], high = w_.high[c];
+      if (high < 0) continue;
+      const int width = static_cast<int>(high - low) + 1;
+      const int64_t first = c * kChunk;
+      K key[kItems], other[kItems];
+      int item[kItems];
+      bad |= load_chunk<true>(first, key, other);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) item[i] = key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low);
+      s_.chunk.rank(item, width);
+      const int count = s_.chunk.place_digits(width, [&](int d, K) { return start_of(c, low + d); });
+      const int last = items_from(first, out_.num_edges) - 1;
+      auto cursor = source_.cursor(first + Chunk::place(0) - threadIdx.x % 32);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int place = Chunk::place(i);
+        other[i] = static_cast<K>(cursor.other(first + min(place, last), other[i]));
+        s_.chunk.put(item[i], other[i], static_cast<K>(item[i] & 0xFFFF) << 16 | place);
+      }
+      s_.chunk.write(
+          count, [](K, K second) { return static_cast<int>(second >> 16); },
+          [&](K to, K other, K second) {
+            out_.other[to] = other;
+            out_.item[to] = static_cast<K>(first + (second & 0xFFFF));
+          });
+    }
+    if (bad) *w_.bad = 1;
+  }
+
+  // Where the edges of chunk c with that key go.
+  __device__ K start_of(int64_t c, K key) {
+    K start = out_.pointers[key];
+    for (int64_t earlier = c - 1; earlier >= 0 && w_.reach[earlier] >= w_.low[c]; --earlier) {
+      const K low = w_.low[earlier];
+      if (key >= low && key <= w_.high[earlier]) start += w_.counts[earlier * kDigits + (key - low)];
+    }
+    return start;
+  }
+
+  // The far way; not inlined, as the near way needs fewer registers.
+
+  __device__ __noinline__ void sort_all() {
+    const auto grid = cooperative_groups::this_grid();
+    int bits = 1;
+    while (out_.num_keys >> bits > 0) ++bits;
+    const int passes = (bits + kDigitBits - 1) / kDigitBits, bits_each = (bits + passes - 1) / passes;
+    K* values[2] = {out_.other, out_.item};
+    int64_t num_bad = 0;
+    clear_stats();
+    for (int pass = 0; pass < passes; ++pass) {
+      const int shift = pass * bits_each, width = 1 << bits_each;
+      const auto digit_of = [&](K key) { return key < 0 ? kNoDigit : static_cast<int>(key >> shift) & (width - 1); };
+      const K* keys = pass > 0 ? w_.keys[(pass - 1) % 2] : nullptr;
+      num_bad += count_digits(keys, digit_of, width);
+      grid.sync();
+      scan_digits(width);
+      grid.sync();
+      scatter_digits(keys, values[(pass + 1) % 2], w_.keys[pass % 2], values[pass % 2], digit_of, width);
+      grid.sync();
+    }
+    if (out_.stats && num_bad > 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(out_.stats + 1), static_cast<unsigned long long>(num_bad));
+    }
+    write_sorted(w_.keys[(passes - 1) % 2], values[(passes - 1) % 2]);
+  }
+
+  // Keys of a chunk: num_keys for what is no edge, -1 past the end. Returns how many edges are bad.
+  __device__ __forceinline__ int load_far(const K* keys, int64_t first, K (&key)[kItems]) const {
+    const int count = items_from(first, out_.capacity()), last = count - 1;
+    int num_bad = 0;
+    if (keys) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) key[i] = keys[first + min(Chunk::place(i), last)];
+    } else {
+      typename Source::Loaded loaded[kItems];
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) loaded[i] = source_.load(min(first + Chunk::place(i), out_.num_edges - 1));
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int64_t e = first + Chunk::place(i);
+        bool bad = false;
+        int64_t found = source_.full_key(loaded[i], bad);
+        if (e >= out_.num_edges) found = e - out_.num_edges;
+        if (found < 0 || e >= end_) found = out_.num_keys;
+        key[i] = static_cast<K>(found);
+        num_bad += bad && e < out_.num_edges;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (Chunk::place(i) >= count) key[i] = -1;
+    }
+    return num_bad;
+  }
+
+  template <class DigitOf>
+  __device__ int64_t count_digits(const K* keys, const DigitOf& digit_of, int width) {
+    const Share chunks = block_share(ceil_div(out_.capacity(), kChunk));
+    int64_t num_bad = 0;
+    auto* counts = reinterpret_cast<Count*>(s_.next);
+    __syncthreads();
+    for (int d = threadIdx.x; d < width; d += kGridThreads) counts[d] = 0;
+    __syncthreads();
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      K key[kItems];
+      num_bad += load_far(keys, c * kChunk, key);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) count_digit(counts, digit_of(key[i]));
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < width; d += kGridThreads) {
+      w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x] = static_cast<K>(counts[d]);
+    }
+    return num_bad;
+  }
+
+  // From how many items of a digit the blocks have to how many blocks before have.
+  __device__ void scan_digits(int width) {
+    BlockSums<K> sums(s_.sums);
+    for (int d = blockIdx.x; d < width; d += gridDim.x) {
+      K* counts = w_.starts + static_cast<int64_t>(d) * gridDim.x;
+      K before = 0;
+      for (int64_t first = 0; first < gridDim.x; first += kGridThreads) {
+        const int64_t b = first + threadIdx.x;
+        const K start = sums.exclusive(b < gridDim.x ? counts[b] : 0, before);
+        if (b < gridDim.x) counts[b] = start;
+      }
+      if (threadIdx.x == 0) w_.totals[d] = before;
+    }
+  }
+
+  template <class DigitOf>
+  __device__ void scatter_digits(const K* keys, const K* values, K* sorted_keys, K* sorted_values,
+                                 const DigitOf& digit_of, int width) {
+    K before = 0;
+    for (int first = 0; first < width; first += kGridThreads) {
+      const int d = first + threadIdx.x;
+      const K start = BlockSums<K>(s_.sums).exclusive(d < width ? w_.totals[d] : 0, before);
+      if (d < width) s_.next[d] = start + w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x];
+    }
+    const Share chunks = block_share(ceil_div(out_.capacity(), kChunk));
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      const int64_t first = c * kChunk;
+      K key[kItems], value[kItems];
+      int item[kItems];
+      load_far(keys, first, key);
+      const int last = items_from(first, out_.capacity()) - 1;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int64_t e = first + min(Chunk::place(i), last);
+        value[i] = keys ? values[e] : static_cast<K>(e);
+        item[i] = digit_of(key[i]);
+      }
+      s_.chunk.rank(item, width);
+      const int count = s_.chunk.place_digits(width, [&](int d, K count) {
+        const K start = s_.next[d];
+        s_.next[d] = start + count;
+        return start;
+      });
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) s_.chunk.put(item[i], key[i], value[i]);
+      s_.chunk.write(
+          count, [&](K key, K) { return digit_of(key); },
+          [&](K to, K key, K value) {
+            sorted_keys[to] = key;
+            sorted_values[to] = value;
+          });
+    }
+  }
+
+  // `items` is one of the arrays that are written.
+  __device__ void write_sorted(const K* keys, const K* items) {
+    int64_t largest = 0;
+    for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads()) {
+      const int64_t begin = lower_bound(keys, out_.capacity(), static_cast<K>(i));
+      out_.pointers[i] = static_cast<K>(begin);
+      if (!out_.stats || i == out_.num_keys) continue;
+      largest = max(largest, lower_bound(keys + begin, out_.capacity() - begin, static_cast<K>(i + 1)));
+    }
+    raise_stat(0, largest);
+    for (int64_t p = grid_thread(); p < out_.capacity(); p += grid_threads()) {
+      const bool is_edge = keys[p] < static_cast<K>(out_.num_keys);
+      const int64_t e = is_edge ? items[p] : 0;
+      out_.other[p] = is_edge ? static_cast<K>(source_.other(e)) : K(0);
+      out_.item[p] = static_cast<K>(e);
+    }
+  }
+
+  const Source& source_;
+  const SortedEdges<K>& out_;
+  const SortArrays<K>& w_;
+  Shared& s_;
+  const int64_t end_;
+};
+
+template <class K, class Source>
+__global__ void __launch_bounds__(kGridThreads, 3)
+    edge_sort_kernel(const __grid_constant__ Source source, const __grid_constant__ SortedEdges<K> out,
+                     const __grid_constant__ SortArrays<K> arrays) {
+  extern __shared__ __align__(16) char shared[];
+  using Sort = EdgeSort<K, Source>;
+  Sort(source, out, arrays, *reinterpret_cast<typename Sort::Shared*>(shared)).run();
+}
+
+// Call with workspace null for its size.
+template <class K, class Source>
+cudaError_t sort_edges(const Source& source, const SortedEdges<K>& out, void* workspace, size_t& workspace_bytes,
+                       cudaStream_t stream) {
+  using Sort = EdgeSort<K, Source>;
+  const auto kernel = edge_sort_kernel<K, Source>;
+  constexpr int shared_bytes = sizeof(typename Sort::Shared);
+  int64_t blocks = 0;
+  const cudaError_t error = max_grid(kernel, shared_bytes, blocks);
+  if (error != cudaSuccess) return error;
+  const int64_t chunks = ceil_div(out.capacity(), Sort::kChunk);
+  blocks = grid_for(chunks + ceil_div(out.num_keys, 4 * kGridThreads), blocks);
+
+  SortArrays<K> arrays{};
+  Workspace places(workspace);
+  places.place(arrays.far, 1);
+  places.place(arrays.bad, 1);
+  places.place(arrays.sums, blocks);
+  places.place(arrays.totals, kDigits);
+  places.place(arrays.starts, kDigits * blocks);
+  places.place(arrays.low, chunks);
+  places.place(arrays.high, chunks);
+  places.place(arrays.reach, chunks);
+  Workspace in_place_of_keys = places;
+  places.place(arrays.keys[0], out.capacity());
+  places.place(arrays.keys[1], out.capacity());
+  in_place_of_keys.place(arrays.counts, chunks * kDigits);
+  if (workspace == nullptr) {
+    workspace_bytes = places.bytes() > in_place_of_keys.bytes() ? places.bytes() : in_place_of_keys.bytes();
+    return cudaSuccess;
+  }
+  return launch_cooperative(kernel, blocks, shared_bytes, stream, source, out, arrays);
+}
+
+}  // namespace dfgnn::cuda
