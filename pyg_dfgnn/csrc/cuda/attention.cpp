@@ -69,15 +69,15 @@ cuda::Attention operands_of(const Attention& a) {
 
 }  // namespace
 
-ForwardResult forward_cuda(const Attention& given, Method method) {
+ForwardResult forward_cuda(Attention given, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align_features(given);
+  const auto a = align_features(std::move(given));
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
   auto out = at::empty({a.num_dst(), a.heads(), a.head_dim()}, options);
   auto lse = at::empty({a.num_dst(), a.heads()}, scalars);
   const cuda::Outputs outputs{out.mutable_data_ptr(), lse.mutable_data_ptr()};
-  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   if (method == Method::pmf) {
     const auto scores = at::empty({a.num_edges(), a.heads()}, scalars);
     C10_CUDA_CHECK(cuda::pmf_fwd(operands_of(a), outputs, scores.mutable_data_ptr(), stream));
@@ -89,9 +89,9 @@ ForwardResult forward_cuda(const Attention& given, Method method) {
   return {out, lse};
 }
 
-Gradients backward_cuda(const Attention& given, const Saved& saved, Method method) {
+Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align_features(given);
+  const auto a = align_features(std::move(given));
   const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out);
   const auto scalars = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
   // Entries of col past the last edge are no edges, and their gradients are 0.
@@ -112,7 +112,7 @@ Gradients backward_cuda(const Attention& given, const Saved& saved, Method metho
                                  result_of(gradients.value),
                                  result_of(gradients.a_edge),
                                  result_of(gradients.bias)};
-  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
   if (method == Method::tile) {
     C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
