@@ -8,8 +8,8 @@ import pytest
 
 PROGRAM = """
 import torch, pyg_dfgnn
-max_degree, dtype, score, method, num_src, head_dim, route = {arguments}
-rowptr, col = torch.tensor([0, 3]), torch.tensor([0, 0, 0])
+max_degree, dtype, score, method, num_src, head_dim, num_edges, route = {arguments}
+rowptr, col = torch.tensor([0, num_edges]), torch.zeros(num_edges, dtype=torch.int64)
 x = torch.randn(1, 1, head_dim, dtype=getattr(torch, dtype)).expand(num_src, -1, -1)
 a = torch.randn(1, 1, dtype=x.dtype).expand(num_src, -1)
 operands = {{
@@ -32,11 +32,12 @@ def log(
     method: str,
     num_src: int = 1,
     head_dim: int = 4,
+    num_edges: int = 3,
     enabled: str = "1",
     **route: object,
 ) -> str:
     """What a call in a process of its own prints."""
-    arguments = (max_degree, dtype, score, method, num_src, head_dim, route)
+    arguments = (max_degree, dtype, score, method, num_src, head_dim, num_edges, route)
     program = PROGRAM.format(arguments=arguments)
     environment = {**os.environ, "DFGNN_LOG": enabled}
     found = subprocess.run(
@@ -60,8 +61,32 @@ def test_super_node_check(max_degree, dtype, score, expected):
     assert log(max_degree, dtype, score, "auto").startswith(f"dfgnn: method={expected}: ")
 
 
-def test_unknown_degree():
-    assert log(-1, "float32", "dot", "auto") == "dfgnn: method=smmf: max_degree unknown\n"
+# K and V of 34 MB each in float32: the L2 cache holds one of them, not both.
+LARGE = {"num_src": 16384, "head_dim": 512}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "score", "other", "expected"),
+    [
+        ("float32", "dot", {}, "pmf"),
+        ("float32", "dot", {"max_degree": -1}, "pmf"),
+        ("float32", "dot", {"num_src": 8192}, "smmf"),  # K and V fit
+        ("float32", "dot", {"head_dim": 256}, "smmf"),
+        ("bfloat16", "dot", {}, "smmf"),
+        ("float32", "dot", {"num_edges": 16384}, "smmf"),  # most rows are read once
+        ("float32", "dot", {"tile_blocks": 1000}, "smmf"),  # few are read in a while
+        ("float32", "dot", {"tile_blocks": 250000}, "pmf"),
+        ("float32", "cosine", {}, "smmf"),  # one row serves both
+    ],
+)
+def test_tables_beyond_the_cache(dtype, score, other, expected):
+    arguments = {"max_degree": 100, **LARGE, "num_edges": 250000, **other}
+    found = log(dtype=dtype, score=score, method="auto", **arguments)
+    assert found.startswith(f"dfgnn: method={expected}: ")
+
+
+def test_small_graph():
+    assert log(3, "float32", "dot", "auto").startswith("dfgnn: method=smmf: pmf is estimated to ")
 
 
 def test_silence():
