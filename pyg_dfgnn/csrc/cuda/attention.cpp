@@ -114,9 +114,9 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
                                  result_of(gradients.bias)};
   const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
-  if (method == Method::tile) {
+  if (method == Method::tile && cuda::tile_bwd_fits(operands)) {
     C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
-  } else if (method == Method::smmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
+  } else if (method != Method::pmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
     C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, stream));
   } else {
     const auto workspace = at::empty({2, a.num_edges(), a.heads()}, scalars);
