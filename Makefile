@@ -73,11 +73,11 @@ format: $(STAMPS)/test
 	clang-format -i $(CXX_FILES)
 
 kernels:
-	TORCH_CUDA_ARCH_LIST=$(KERNEL_ARCH) cmake -S . -B build/kernels -DDFGNN_KERNELS_ONLY=ON -DDFGNN_WERROR=ON
+	TORCH_CUDA_ARCH_LIST="$(KERNEL_ARCH)" cmake -S . -B build/kernels -DDFGNN_KERNELS_ONLY=ON -DDFGNN_WERROR=ON
 	cmake --build build/kernels --parallel $(JOBS)
 
 cuda-dev:
-	TORCH_CUDA_ARCH_LIST=$(KERNEL_ARCH) cmake -S . -B build/cuda211 -DWITH_CUDA=ON -DPython_EXECUTABLE=$(PY)
+	TORCH_CUDA_ARCH_LIST="$(KERNEL_ARCH)" cmake -S . -B build/cuda211 -DWITH_CUDA=ON -DPython_EXECUTABLE=$(PY)
 	cmake --build build/cuda211 --parallel $(JOBS)
 
 clean:

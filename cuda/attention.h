@@ -81,4 +81,8 @@ cudaError_t pmf_bwd(const Attention& attention, const Gradients& gradients, void
 cudaError_t tile_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 
+// Whether a block of the current device has the shared memory for tile_bwd: float32 heads of more than 64 features need
+// 109 KiB, and there are 99 on compute capability 8.6, 8.9 and 12.0.
+bool tile_bwd_fits(const Attention& attention);
+
 }  // namespace dfgnn::cuda

@@ -281,9 +281,12 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 || !kRows
   });
 }
 
+template <Score score, class S>
+constexpr int kStagesBytes = (S::kWindowBytes + S::kChunkBytes) * (score == Score::additive ? 1 : 2);
+
 template <Score score, class S, bool kPositions>
 cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {
-  const int bytes = (S::kWindowBytes + S::kChunkBytes) * (score == Score::additive ? 1 : 2);
+  constexpr int bytes = kStagesBytes<score, S>;
   const Typed<typename S::T> typed{a};
   const cudaError_t error = launch_tile(tile_bwd_kernel<true, score, S, kPositions>, bytes, a, stream, typed, g);
   if (error != cudaSuccess) return error;
@@ -291,6 +294,16 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
 }
 
 }  // namespace
+
+bool tile_bwd_fits(const Attention& a) {
+  int device = 0, limit = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
+         for_tile_shape(a, [&]<Score score, class S>() {
+           return kStagesBytes<score, S> + static_cast<int>(sizeof(EdgeMask)) <= limit ? cudaSuccess
+                                                                                       : cudaErrorNotSupported;
+         }) == cudaSuccess;
+}
 
 cudaError_t tile_bwd(const Attention& a, const Gradients& g, cudaStream_t stream) {
   const cudaError_t error =

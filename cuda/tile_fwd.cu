@@ -153,7 +153,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
 
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   return for_tile_shape(a, [&]<Score score, class S>() {
-    const int bytes = (score == Score::additive ? 0 : S::kWindowBytes) + 2 * S::kChunkBytes;
+    constexpr int bytes = (score == Score::additive ? 0 : S::kWindowBytes) + 2 * S::kChunkBytes;
+    static_assert(bytes + sizeof(EdgeMask) <= 99 * 1024,
+                  "what blocks of every device from compute capability 8.0 on have");
     return launch_tile(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>, bytes,
                        a, stream, Typed<typename S::T>{a}, outputs);
   });

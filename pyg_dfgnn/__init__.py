@@ -2,7 +2,7 @@
 
 import torch
 
-from . import _library, nn, ops, transforms
+from . import _library, nn, ops, reorder, transforms
 from ._library import cmake_prefix_path
 from .fuse import fuse, unfuse
 from .graph import Graph, build_graph
@@ -17,6 +17,7 @@ __all__ = [
     "fuse",
     "nn",
     "ops",
+    "reorder",
     "transforms",
     "unfuse",
 ]

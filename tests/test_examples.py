@@ -1,4 +1,4 @@
-"""Every example runs, and so does every Python snippet of the README and of docs/transforms.md."""
+"""Every example runs, and so does every Python snippet of the README and of documents."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # also where not installed
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "transforms.md")
+DOCUMENTS = tuple(ROOT / name for name in ("README.md", "docs/transforms.md", "docs/reordering.md"))
 SNIPPETS = [
     snippet
     for document in DOCUMENTS

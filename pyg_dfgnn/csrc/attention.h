@@ -76,8 +76,8 @@ using ForwardResult = std::tuple<at::Tensor, at::Tensor>;  // out T [N_dst, H, D
 ForwardResult forward_cpu(const Attention& attention);
 Gradients backward_cpu(const Attention& attention, const Saved& saved);
 
-ForwardResult forward_cuda(const Attention& attention, Method method);
-Gradients backward_cuda(const Attention& attention, const Saved& saved, Method method);
+ForwardResult forward_cuda(Attention attention, Method method);
+Gradients backward_cuda(Attention attention, const Saved& saved, Method method);
 
 inline at::ScalarType accumulate_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 

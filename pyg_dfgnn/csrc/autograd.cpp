@@ -27,13 +27,12 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     ctx->save_for_backward({a, b, c, defined_or_empty(a_edge), defined_or_empty(bias), call.rowptr, call.col,
                             defined_or_empty(call.colptr), defined_or_empty(call.row), defined_or_empty(call.perm),
                             defined_or_empty(call.seed), defined_or_empty(call.route.tiles), out, lse});
+    // Few entries, as each costs as much as a saved tensor. What differs between batches has its own: compiled autograd
+    // takes those for inputs, and what a tuple holds for constants.
     auto& data = ctx->saved_data;
-    data["op"] = static_cast<int64_t>(call.op);
-    data["score"] = static_cast<int64_t>(call.score);
-    data["scale"] = call.scale;
-    data["parameter"] = call.parameter;
-    data["dropout_p"] = call.dropout_p;
-    data["method"] = call.route.method;
+    data["operator"] =
+        std::make_tuple(static_cast<int64_t>(call.op), static_cast<int64_t>(call.score), call.route.method);
+    data["parameters"] = std::make_tuple(call.scale, call.parameter, call.dropout_p);
     data["max_degree"] = call.route.max_degree;
     data["tile_blocks"] = call.route.tile_blocks;
     ctx->set_materialize_grads(false);
@@ -43,13 +42,14 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     auto& data = ctx->saved_data;
-    Call call =
-        make_call(static_cast<Op>(data["op"].toInt()), static_cast<Score>(data["score"].toInt()), saved[5], saved[6],
-                  as_optional(saved[7]), as_optional(saved[8]), as_optional(saved[9]), saved[0], saved[1], saved[2],
-                  as_optional(saved[3]), as_optional(saved[4]), data["scale"].toOptional<double>(),
-                  data["parameter"].toDouble(), data["dropout_p"].toDouble(), as_optional(saved[10]),
-                  make_route(data["method"].toStringView(), data["max_degree"].toSymInt(), as_optional(saved[11]),
-                             data["tile_blocks"].toSymInt()));
+    const auto [op, score, method] = data["operator"].to<std::tuple<int64_t, int64_t, std::string>>();
+    const auto [scale, parameter, dropout_p] =
+        data["parameters"].to<std::tuple<std::optional<double>, double, double>>();
+    Call call = make_call(
+        static_cast<Op>(op), static_cast<Score>(score), saved[5], saved[6], as_optional(saved[7]),
+        as_optional(saved[8]), as_optional(saved[9]), saved[0], saved[1], saved[2], as_optional(saved[3]),
+        as_optional(saved[4]), scale, parameter, dropout_p, as_optional(saved[10]),
+        make_route(method, data["max_degree"].toSymInt(), as_optional(saved[11]), data["tile_blocks"].toSymInt()));
     if (!call.colptr.has_value()) {
       std::tie(call.colptr, call.row, call.perm) = dispatch_csr_to_csc(call.rowptr, call.col, call.value().sym_size(0));
     }
@@ -65,6 +65,10 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 struct Autograd {
   static ForwardResult forward(Call call) {
     call = with_seed(std::move(call));
+    if (!is_recorded(call)) {
+      at::AutoDispatchBelowADInplaceOrView guard;
+      return dispatch_forward(call);
+    }
     const auto result = AttentionFunction::apply(call.a, call.b, call.c, call.a_edge, call.bias, call);
     return {result[0], result[1]};
   }
@@ -76,13 +80,25 @@ struct Autograd {
   }
 
  private:
+  template <class Predicate>
+  static bool any_operand(const Call& call, const Predicate& is) {
+    return is(call.a) || is(call.b) || is(call.c) || (call.a_edge && is(*call.a_edge)) || (call.bias && is(*call.bias));
+  }
+
+  // Whether a call needs a node, which costs as much as all else of a call on a small graph. Forward-mode AD, which the
+  // operators do not have, gets one, as that is what refuses it.
+  static bool is_recorded(const Call& call) {
+    const bool records = at::GradMode::is_enabled();
+    return any_operand(call, [records](const at::Tensor& t) {
+      return (records && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
+    });
+  }
+
   static bool needs_graph(const Call& call, const BackwardInputs& inputs) {
-    if (!at::GradMode::is_enabled()) return false;
-    for (const auto& t : {OptTensor(call.a), OptTensor(call.b), OptTensor(call.c), call.a_edge, call.bias,
-                          OptTensor(inputs.grad_out), inputs.grad_lse, OptTensor(inputs.out), OptTensor(inputs.lse)}) {
-      if (t.has_value() && t->requires_grad()) return true;
-    }
-    return false;
+    const auto requires_grad = [](const at::Tensor& t) { return t.requires_grad(); };
+    return at::GradMode::is_enabled() &&
+           (any_operand(call, requires_grad) || requires_grad(inputs.grad_out) || requires_grad(inputs.out) ||
+            requires_grad(inputs.lse) || (inputs.grad_lse && requires_grad(*inputs.grad_lse)));
   }
 };
 

@@ -50,6 +50,23 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   return cost.block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
+// Where pmf is the faster one without a super node, from times of both on the graphs of docs/performance.md (H200, heads
+// of 16 to 128): its rows, a warp each, are balanced whatever their lengths once they are long, and it gathers K, then
+// V, so that only one of them competes for the L2 cache. It costs launches, and what it stores.
+constexpr int64_t kLongRow = 16;                    // edges a row, on average
+constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
+constexpr int64_t kStoredBytes = int64_t{1} << 30;  // at the most, for what pmf stores of edges and heads
+
+bool pmf_is_cheaper(const Attention& attention, Pass pass) {
+  const int64_t edges = attention.num_edges(), stored = edges * attention.heads();
+  const int64_t numbers = pass == Pass::forward ? 1 : 2, bytes_of_number = 4;
+  if (edges < kLongRow * attention.num_dst() || stored < kWorthItsLaunches) return false;
+  if (stored * numbers * bytes_of_number > kStoredBytes || attention.score == Score::additive_v2) return false;
+  if (pass == Pass::forward || attention.score == Score::additive) return true;
+  // Backward, float32 goes as fast by smmf; pmf has tensor cores for 16 bits.
+  return attention.value.element_size() == 2 && (attention.head_dim() == 64 || attention.head_dim() == 128);
+}
+
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {
   const int64_t blocks = call.route.tile_blocks.guard_int(__FILE__, __LINE__);
   const auto log = [](Method method, const auto&... words) {
@@ -59,14 +76,13 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
   if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention) && tile_is_cheaper(attention, blocks, pass)) {
     return log(Method::tile, blocks, " blocks of nodes for ", attention.num_edges(), " edges");
   }
-  if (pass == Pass::backward) return log(Method::smmf, "the backward pass of graphs that are no dense tiles");
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
   const int64_t max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
-  if (attention.score != Score::dot) return log(Method::smmf, "only dot scores have a choice");
-  if (max_degree < 0) return log(Method::smmf, "max_degree unknown");
-  const bool super_node = max_degree >= threshold;
-  return log(super_node ? Method::pmf : Method::smmf, "max_degree ", max_degree, super_node ? " >= " : " < ", threshold,
-             " scores in shared memory");
+  if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold) {
+    return log(Method::pmf, "max_degree ", max_degree, " >= ", threshold, " scores in shared memory");
+  }
+  return log(pmf_is_cheaper(attention, pass) ? Method::pmf : Method::smmf, attention.num_edges(), " edges, ",
+             attention.num_dst(), " rows");
 }
 
 }  // namespace

@@ -73,6 +73,33 @@ def test_meta(op, score, dtype):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("op", FAMILIES)
+def test_what_needs_no_gradient(op, score, device):
+    """Records nothing, and is the same bits as with a graph."""
+    graph = graphs.mixed(device)
+    operands = make_operands(score, graph, edge_terms=True)
+    leaves = {name: t.clone().requires_grad_() for name, t in operands.items()}
+    recorded = operator(op, score)(graph.rowptr, graph.col, **leaves)
+    assert all(t.requires_grad for t in recorded)
+    with torch.no_grad():
+        without = operator(op, score)(graph.rowptr, graph.col, **leaves)
+    for results in (without, operator(op, score)(graph.rowptr, graph.col, **operands)):
+        for found, expected in zip(results, recorded, strict=True):
+            assert not found.requires_grad
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_no_forward_mode(grad):
+    graph = graphs.mixed()
+    operands = make_operands("dot", graph)
+    with torch.set_grad_enabled(grad), torch.autograd.forward_ad.dual_level():
+        operands["v"] = torch.autograd.forward_ad.make_dual(operands["v"], operands["v"])
+        with pytest.raises(RuntimeError, match="jvp is not implemented"):
+            operator("attention", "dot")(graph.rowptr, graph.col, **operands)
+
+
 # Scripts name the operator without its overload, which the keyword arguments choose.
 def scripted_dot(rowptr: Tensor, col: Tensor, q: Tensor, k: Tensor, v: Tensor):
     return torch.ops.dfgnn.attention(rowptr, col, q=q, k=k, v=v, scale=0.5)

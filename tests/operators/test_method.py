@@ -8,15 +8,17 @@ import pytest
 
 PROGRAM = """
 import torch, pyg_dfgnn
-max_degree, dtype, score, method, num_src, head_dim, route = {arguments}
-rowptr, col = torch.tensor([0, 3]), torch.tensor([0, 0, 0])
+max_degree, dtype, score, method, num_src, head_dim, num_edges, num_rows, route = {arguments}
+rowptr = torch.tensor([0] * num_rows + [num_edges])
+col = torch.zeros(num_edges, dtype=torch.int64)
 x = torch.randn(1, 1, head_dim, dtype=getattr(torch, dtype)).expand(num_src, -1, -1)
 a = torch.randn(1, 1, dtype=x.dtype).expand(num_src, -1)
+x_dst, a_dst = x[:1].expand(num_rows, -1, -1), a[:1].expand(num_rows, -1)
 operands = {{
-    "dot": {{"q": x[:1], "k": x, "v": x}},
-    "cosine": {{"x_dst": x[:1], "x_src": x, "beta": a[0]}},
-    "additive": {{"a_dst": a[:1], "a_src": a, "v": x}},
-    "additive_v2": {{"x_dst": x[:1], "x_src": x, "att": x[0]}},
+    "dot": {{"q": x_dst, "k": x, "v": x}},
+    "cosine": {{"x_dst": x_dst, "x_src": x, "beta": a[0]}},
+    "additive": {{"a_dst": a_dst, "a_src": a, "v": x}},
+    "additive_v2": {{"x_dst": x_dst, "x_src": x, "att": x[0]}},
 }}
 if "tiles" in route:
     route["tiles"] = torch.tensor(route["tiles"], dtype=torch.int32)
@@ -32,11 +34,13 @@ def log(
     method: str,
     num_src: int = 1,
     head_dim: int = 4,
+    num_edges: int = 3,
+    num_rows: int = 1,
     enabled: str = "1",
     **route: object,
 ) -> str:
     """What a call in a process of its own prints."""
-    arguments = (max_degree, dtype, score, method, num_src, head_dim, route)
+    arguments = (max_degree, dtype, score, method, num_src, head_dim, num_edges, num_rows, route)
     program = PROGRAM.format(arguments=arguments)
     environment = {**os.environ, "DFGNN_LOG": enabled}
     found = subprocess.run(
@@ -60,8 +64,22 @@ def test_super_node_check(max_degree, dtype, score, expected):
     assert log(max_degree, dtype, score, "auto").startswith(f"dfgnn: method={expected}: ")
 
 
-def test_unknown_degree():
-    assert log(-1, "float32", "dot", "auto") == "dfgnn: method=smmf: max_degree unknown\n"
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({}, "pmf"),
+        ({"max_degree": -1}, "pmf"),
+        ({"score": "cosine"}, "pmf"),
+        ({"score": "additive"}, "pmf"),
+        ({"score": "additive_v2"}, "smmf"),
+        ({"num_edges": 1 << 18}, "smmf"),  # not worth pmf's launches
+        ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
+    ],
+)
+def test_long_rows(other, expected):
+    arguments = {"dtype": "float32", "score": "dot", "max_degree": 100, "num_edges": 1 << 19}
+    found = log(method="auto", **arguments | other)
+    assert found.startswith(f"dfgnn: method={expected}: ")
 
 
 def test_silence():

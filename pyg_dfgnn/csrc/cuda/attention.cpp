@@ -73,15 +73,15 @@ at::Tensor bytes(size_t count, const at::TensorOptions& options) {
 
 }  // namespace
 
-ForwardResult forward_cuda(const Attention& given, Method method) {
+ForwardResult forward_cuda(Attention given, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align_features(given);
+  const auto a = align_features(std::move(given));
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
   auto out = at::empty({a.num_dst(), a.heads(), a.head_dim()}, options);
   auto lse = at::empty({a.num_dst(), a.heads()}, scalars);
   const cuda::Outputs outputs{out.mutable_data_ptr(), lse.mutable_data_ptr()};
-  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   if (method == Method::pmf) {
     const auto operands = operands_of(a);
     const auto workspace = bytes(cuda::pmf_fwd_workspace(operands), options);
@@ -94,9 +94,9 @@ ForwardResult forward_cuda(const Attention& given, Method method) {
   return {out, lse};
 }
 
-Gradients backward_cuda(const Attention& given, const Saved& saved, Method method) {
+Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align_features(given);
+  const auto a = align_features(std::move(given));
   const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out);
   const auto scalars = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
   // Entries of col past the last edge are no edges, and their gradients are 0.
@@ -117,11 +117,11 @@ Gradients backward_cuda(const Attention& given, const Saved& saved, Method metho
                                  result_of(gradients.value),
                                  result_of(gradients.a_edge),
                                  result_of(gradients.bias)};
-  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
-  if (method == Method::tile) {
+  if (method == Method::tile && cuda::tile_bwd_fits(operands)) {
     C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
-  } else if (method == Method::smmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
+  } else if (method != Method::pmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
     const auto workspace = bytes(cuda::smmf_bwd_workspace(operands), a.value.options());
     C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, workspace.mutable_data_ptr(), stream));
   } else {

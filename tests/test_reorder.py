@@ -1,0 +1,132 @@
+"""ReorderNodes: the same graph under other numbers, and the way back."""
+
+import sys
+
+import pytest
+import torch
+from layers import LAYERS, make
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.transforms import Compose
+
+import pyg_dfgnn.nn
+from pyg_dfgnn.nn import TransformerConv
+from pyg_dfgnn.reorder import METHODS, ReorderNodes, node_order
+from pyg_dfgnn.transforms import PrecomputeGraph
+
+
+@pytest.fixture(autouse=True)
+def libraries():
+    pytest.importorskip("scipy")
+    pytest.importorskip("networkx")
+
+
+def path(shuffle: bool = True, nodes: int = 40) -> Data:
+    """A path, numbered anyhow, and two nodes without edges; edges both ways."""
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.randperm(nodes, generator=generator) if shuffle else torch.arange(nodes)
+    one_way = torch.stack([numbers[:-3], numbers[1:-2]])
+    edge_index = torch.cat([one_way, one_way.flip(0)], 1)
+    return Data(
+        x=torch.randn(nodes, 8, generator=generator),
+        y=torch.arange(nodes),
+        train_mask=torch.arange(nodes) % 3 == 0,
+        edge_index=edge_index,
+        edge_attr=edge_index.t().clone(),  # tells the ends
+        edge_label_index=edge_index[:, :5].clone(),
+        name="path",
+        scale=torch.tensor(2.0),
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_stays_aligned(method):
+    before = path()
+    after = ReorderNodes(method)(before.clone())
+    old = after.y  # of every new node
+    assert not torch.equal(old, before.y)
+    assert torch.equal(old.sort().values, before.y)
+    assert torch.equal(after.x, before.x[old])
+    assert torch.equal(after.train_mask, before.train_mask[old])
+    assert torch.equal(old[after.edge_index], before.edge_index)
+    assert torch.equal(old[after.edge_label_index], before.edge_label_index)
+    assert torch.equal(after.edge_attr, before.edge_attr)
+    assert torch.equal(after.x[after.restore_index], before.x)
+    assert (after.name, after.scale) == (before.name, before.scale)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_give_the_same(layer):
+    before = path()
+    conv = make(pyg_dfgnn.nn, layer, 8)
+    after = ReorderNodes("rcm")(before.clone())
+    found = conv(after.x, after.edge_index)[after.restore_index]
+    torch.testing.assert_close(found, conv(before.x, before.edge_index), rtol=1e-4, atol=1e-5)
+
+
+def test_rcm_of_a_path():
+    after = ReorderNodes("rcm")(path())
+    assert (after.edge_index[0] - after.edge_index[1]).abs().max() == 1
+
+
+def test_rcm_of_directed_edges():
+    edges = path().edge_index
+    one_way = edges[:, : edges.size(1) // 2]
+    assert torch.equal(node_order(one_way, 40, "rcm"), node_order(edges, 40, "rcm"))
+
+
+def test_degrees_descend():
+    star = torch.tensor([[0, 1, 2, 3, 1], [4, 4, 4, 4, 3]])
+    assert node_order(star, 6, "degree").tolist() == [4, 1, 3, 0, 2, 5]
+
+
+def test_communities_are_runs():
+    a, b = torch.combinations(torch.arange(6)).t(), torch.combinations(torch.arange(4)).t()
+    odd, even = 2 * a + 1, 2 * b
+    order = node_order(torch.cat([odd, even], 1), 12, "community")
+    assert order.tolist() == [1, 3, 5, 7, 9, 11, 0, 2, 4, 6, 8, 10]
+
+
+def test_twice():
+    before = path()
+    transform = Compose([ReorderNodes("degree"), ReorderNodes("rcm")])
+    after = transform(before.clone())
+    assert torch.equal(after.y[after.restore_index], before.y)
+
+
+def test_in_a_batch():
+    graphs = [path(), path(nodes=17)]
+    batch = Batch.from_data_list([ReorderNodes("rcm")(g.clone()) for g in graphs])
+    expected = torch.cat([g.x for g in graphs])
+    assert torch.equal(batch.x[batch.restore_index], expected)
+
+
+def test_before_precomputed():
+    before = path()
+    after = Compose([ReorderNodes("rcm"), PrecomputeGraph()])(before.clone())
+    torch.manual_seed(0)
+    conv = TransformerConv(8, 4)
+    found = conv(after.x, after.edge_index)[after.restore_index]
+    torch.testing.assert_close(found, conv(before.x, before.edge_index), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("nodes", [0, 1, 3])
+def test_no_edges(method, nodes):
+    order = node_order(torch.empty(2, 0, dtype=torch.long), nodes, method)
+    assert order.sort().values.tolist() == list(range(nodes))
+
+
+def test_errors(monkeypatch):
+    with pytest.raises(ValueError, match="method: expected one of rcm, degree, community, got 'x'"):
+        ReorderNodes("x")
+    with pytest.raises(ValueError, match="method: expected one of"):
+        node_order(path().edge_index, 40, "metis")
+    with pytest.raises(TypeError, match="expected a Data, got a HeteroData"):
+        ReorderNodes()(HeteroData())
+    with pytest.raises(ValueError, match="edges in edge_index, got y"):
+        ReorderNodes()(Data(y=torch.zeros(3)))
+    with pytest.raises(ValueError, match="edges in edge_index"):
+        ReorderNodes()(PrecomputeGraph()(path()))
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    with pytest.raises(ImportError, match="method 'community' needs NetworkX, which is not inst"):
+        node_order(path().edge_index, 40, "community")
