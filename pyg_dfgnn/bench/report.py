@@ -1,0 +1,132 @@
+"""Figures, tables and pages of results."""
+
+import base64
+import html
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .figures import FIGURES
+from .labels import summary
+from .results import Results
+from .sections import SECTIONS
+from .tables import TABLES, Table, as_csv
+from .words import INTRODUCTION, SECTION_TEXTS
+
+
+class Part(NamedTuple):
+    """A section of the report; ``figures`` are names of files without their endings."""
+
+    name: str
+    title: str
+    text: list[str]
+    figures: list[str]
+    tables: list[Table]
+
+
+def report(results: Results, out: Path, page: Path | None = None) -> None:
+    """Writes to a folder: figures (PNG, SVG), a CSV for each section, ``report.html``.
+
+    Args:
+        page: A Markdown file that is to show the figures of the folder.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    parts = list(sections(results, out))
+    (out / "report.html").write_text(as_html(results, parts, out))
+    if page is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(as_markdown(results, parts, os.path.relpath(out, page.parent)))
+
+
+def sections(results: Results, out: Path) -> Iterator[Part]:
+    """Those that there are results of; their figures and CSVs are written."""
+    for name, section in SECTIONS.items():
+        rows = results.of(name)
+        if not rows:
+            continue
+        (out / f"{name}.csv").write_text(as_csv(rows))
+        figures = []
+        for draw in FIGURES.get(name, ()):
+            for figure_name, figure in draw(rows, results, name):
+                for ending in ("png", "svg"):
+                    figure.savefig(out / f"{figure_name}.{ending}")
+                close(figure)
+                figures.append(figure_name)
+        text = [SECTION_TEXTS[name]]
+        if name in ("batch", "full", "super"):
+            text.append(summary(rows))
+        yield Part(name, section.title, list(filter(None, text)), figures, TABLES[name](rows))
+
+
+def close(figure: object) -> None:
+    from matplotlib import pyplot as plt
+
+    plt.close(figure)
+
+
+def runs_table(results: Results) -> Table:
+    """The machine, the versions and the options of each run."""
+    columns = ["", *(run["started"] for run in results.runs)]
+    flat = [
+        {**run["machine"], **{k: v for k, v in run.items() if k != "machine"}}
+        for run in results.runs
+    ]
+    names = [name for name in dict.fromkeys(n for run in flat for n in run) if name != "started"]
+    rows = [[name.replace("_", " "), *(text(run.get(name, "")) for run in flat)] for name in names]
+    return Table("Runs", columns, rows)
+
+
+def text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def as_markdown(results: Results, parts: list[Part], folder: str) -> str:
+    lines = ["# Results", "", "Made by `python -m pyg_dfgnn.bench report`. " + INTRODUCTION, ""]
+    for part in parts:
+        lines += [f"## {part.title}", ""]
+        for paragraph in part.text:
+            lines += [paragraph, ""]
+        lines += [f"![{name}]({folder}/{name}.png)\n" for name in part.figures]
+        for table in part.tables:
+            lines += [f"**{table.title}**", "", table.markdown(), ""]
+    lines += ["## Runs", "", runs_table(results).markdown(), ""]
+    lines += ["To run again: `python -m pyg_dfgnn.bench run`, with `--root` for the data sets."]
+    return "\n".join(lines) + "\n"
+
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em }
+table { border-collapse: collapse; font-size: 13px; margin: .5em 0 1.5em }
+td, th { border-bottom: 1px solid #ddd; padding: .2em .7em; text-align: left; white-space: nowrap }
+img { max-width: 100% } div { overflow-x: auto } nav a { margin-right: 1em }
+"""
+
+
+def as_html(results: Results, parts: list[Part], out: Path) -> str:
+    """One file, its figures within."""
+    links = " ".join(f'<a href="#{part.name}">{part.title}</a>' for part in parts)
+    body = [f"<h1>pyg_dfgnn: results</h1><nav>{links}</nav><p>{html.escape(INTRODUCTION)}</p>"]
+    for part in parts:
+        body.append(f'<h2 id="{part.name}">{html.escape(part.title)}</h2>')
+        body += [f"<p>{html.escape(paragraph)}</p>" for paragraph in part.text]
+        for name in part.figures:
+            data = base64.b64encode((out / f"{name}.png").read_bytes()).decode()
+            body.append(f'<img alt="{name}" src="data:image/png;base64,{data}">')
+        body += [html_table(table) for table in part.tables]
+    body.append(html_table(runs_table(results)))
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>pyg_dfgnn: results</title>'
+        f"<style>{STYLE}</style><body>{''.join(body)}</body></html>\n"
+    )
+
+
+def html_table(table: Table) -> str:
+    def line(cells: list[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in table.rows)
+    return (
+        f"<h3>{html.escape(table.title)}</h3><div><table>{line(table.columns, 'th')}"
+        f"{body}</table></div>"
+    )
