@@ -81,6 +81,8 @@ def test_stand_ins_of_whole_graphs(name, device):
     assert made.ptr is None
     src, dst = made.edge_index()
     assert torch.equal(src.bincount(minlength=made.num_nodes), dst.bincount())
+    assert (dst * made.num_nodes + src).unique().numel() == src.numel()
+    assert bool((src != dst).all())
 
 
 def test_degrees_of_ablations(device):

@@ -132,7 +132,7 @@ def check_report(out, results: Results) -> None:
     for name, section in SECTIONS.items():
         assert (f'<h2 id="{name}">{section.title}</h2>' in page) == (name != "super")
     figures = {file.stem for file in out.glob("*.png")}
-    assert page.count("data:image/png;base64,") == len(figures) >= 11
+    assert page.count("data:image/png;base64,") == len(figures) >= 12
     assert {file.stem for file in out.glob("*.svg")} == figures
     assert "PATTERN ×2 (stand-in)" in page
     assert "; DGL: not installed" in page
@@ -158,10 +158,12 @@ def check_report_of_parts(folder, results: Results) -> None:
     out = ["--out", str(folder / "docs" / "figures"), "--page", str(page)]
     assert main(["report", *map(str, parts), *out]) == 0
     text = page.read_text()
-    assert "](figures/features.png)" in text
-    assert "](figures/batch-speedup-fp32.png)" in text
+    assert "](figures/features.svg)" in text
+    assert "](figures/headline.svg)" in text
+    assert "](figures/batch-speedup-fp32.svg)" in text
     assert "|  | 0 | 1 |" in text  # the runs
-    assert (folder / "docs" / "figures" / "features.png").exists()
+    assert "[0.json](../0.json), [1.json](../1.json)" in text
+    assert (folder / "docs" / "figures" / "features.svg").exists()
 
 
 def test_results_that_are_none(tmp_path, capsys):

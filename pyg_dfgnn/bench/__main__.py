@@ -23,7 +23,7 @@ from .compare import compare
 from .lab import Lab
 from .operands import DTYPES
 from .registry import DATASETS, DEGREES
-from .report import report
+from .report import report, write_page
 from .results import FILE, Results, merged
 from .run import DeviceLost, run
 from .sections import SECTIONS, TRAINED, Scope
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add = commands.add_parser("report", help="tables and figures of results").add_argument
     add("results", nargs="+", type=Path, help="files of one machine, which are joined")
     add("--out", type=Path, required=True, help="folder for figures, tables and report.html")
-    add("--page", type=Path, help="also a Markdown page that shows the figures in --out")
+    add("--page", type=Path, help="write this Markdown page, and only its figures to --out")
 
     add = commands.add_parser("compare", help="what got slower").add_argument
     add("before", type=Path)
@@ -116,7 +116,11 @@ def report_where_possible(results: Results, out: Path) -> str:
 
 
 def report_command(arguments: argparse.Namespace) -> int:
-    report(merged(arguments.results), arguments.out, arguments.page)
+    results = merged(arguments.results)
+    if arguments.page is None:
+        report(results, arguments.out)
+    else:
+        write_page(results, arguments.results, arguments.out, arguments.page)
     return 0
 
 

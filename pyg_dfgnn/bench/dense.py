@@ -77,7 +77,8 @@ def flex(score: str, workload: Workload) -> Callable[[Operands], Tensor]:
     n = workload.num_nodes
     blocks = -(-n // BLOCK)
     src, dst = workload.edge_index() // BLOCK
-    row, column = torch.stack([dst, src]).unique(dim=1)
+    block = (dst * blocks + src).unique()
+    row, column = block // blocks, block % blocks
     counts = row.bincount(minlength=blocks)
     indices = torch.zeros(blocks, blocks, dtype=torch.int32, device=row.device)
     first = counts.cumsum(0) - counts

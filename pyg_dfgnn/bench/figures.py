@@ -9,11 +9,12 @@ from . import steps
 from .case import Row
 from .labels import MODELS, PASSES, distinct, graph, median_of, where
 from .operands import DTYPES
-from .plots import COLORS, LABELS, bars, figure, legend, lines, wrapped
+from .plots import COLORS, LABELS, bars, figure, legend, lines, plain_ticks, wrapped
 from .results import Results
 
 Figures = Iterator[tuple[str, Any]]  # names and figures
 OUT = "✕"
+MISSING = f"{OUT}: not measured, out of memory or not to be computed so"
 
 
 def by_graph(rows: list[Row], name: str, names: list[str]) -> dict[str, list[float | None]]:
@@ -43,35 +44,59 @@ def speedup(rows: list[Row], results: Results, section: str) -> Figures:
             some = where(chosen, score=score)
             names = graphs_of(some)
             for j, (name, words) in enumerate(PASSES.items()):
-                series = by_graph(some, name, names)
-                base = series.pop("pyg", [None] * len(names))
-                faster = {
-                    backend: [b / v if b and v else None for b, v in zip(base, values, strict=True)]
-                    for backend, values in series.items()
-                }
-                bars(axes[i][j], names, faster, labelled="auto", at_most=1.0)
-                axes[i][j].axhline(1, color=COLORS["pyg"], linewidth=1.5, label=LABELS["pyg"])
-                axes[i][j].set(title=f"{MODELS[score]}, {words}", ylabel="times PyG eager's speed")
+                speedup_bars(axes[i][j], some, name, names)
+                axes[i][j].set(title=f"{MODELS[score]}, {words}")
         made.suptitle(f"Speedup over PyG eager, {dtype}")
         legend(made, axes)
         yield f"{section}-speedup-{dtype}", made
 
 
+def speedup_bars(axes: Any, rows: list[Row], name: str, names: list[str]) -> None:
+    """Of all backends over PyG eager, on the graphs of these names."""
+    series = by_graph(rows, name, names)
+    base = series.pop("pyg", [None] * len(names))
+    faster = {
+        backend: [b / v if b and v else None for b, v in zip(base, values, strict=True)]
+        for backend, values in series.items()
+    }
+    bars(axes, names, faster, labelled="auto", at_most=1.0)
+    axes.axhline(1, color=COLORS["pyg"], linewidth=1.5, label=LABELS["pyg"])
+    axes.set_ylabel("times PyG eager's speed")
+
+
+def headline(rows: list[Row], results: Results, section: str) -> Figures:
+    """The one figure to show: a training step of the graph transformer's attention in fp32."""
+    rows = [row for part in ("batch", "full", "super") for row in results.of(part)]
+    rows = where(rows, score="dot", dtype="fp32")
+    rows = [row for row in rows if row["backend"] not in ("smmf", "pmf")]
+    name = "forward_backward_ms"
+    names = graphs_of([row for row in where(rows, backend="pyg") if name in row])
+    if not names:
+        return
+    made, axes = figure(1, 1, height=3.6)
+    speedup_bars(axes[0][0], rows, name, names)
+    runs = results.runs[-1:]
+    device = "".join(run["machine"]["device"] for run in runs)
+    title = "Graph transformer attention, forward + backward, fp32, 128 features"
+    axes[0][0].set_title(f"{title}: speedup over PyG eager, {device}")
+    legend(made, axes)
+    yield "headline", made
+
+
 def times(rows: list[Row], results: Results, section: str) -> Figures:
-    """Milliseconds of dot attention, a row of axes for each dtype; ✕ where there are none."""
+    """Milliseconds of dot attention, axes for each dtype and pass; ✕ where there are none."""
     dot = where(rows, score="dot")
     dtypes = distinct(dot, "dtype")
     if not dtypes:
         return
-    made, axes = figure(len(dtypes), 2)
-    for i, dtype in enumerate(dtypes):
+    made, axes = figure(2 * len(dtypes), 1, height=2.5)
+    parts = [(dtype, name) for dtype in dtypes for name in PASSES]
+    for [one], (dtype, name) in zip(axes, parts, strict=True):
         some = where(dot, dtype=dtype)
         names = graphs_of(some)
-        for j, (name, words) in enumerate(PASSES.items()):
-            series = by_graph(some, name, names)
-            bars(axes[i][j], names, series, labelled="auto", missing=OUT)
-            axes[i][j].set(title=f"GT (dot), {words}, {dtype}", ylabel="ms")
-    made.suptitle("Time, less is better; ✕: not measured, out of memory or not to be computed so")
+        bars(one, names, by_graph(some, name, names), labelled="auto", missing=OUT)
+        one.set(title=f"GT (dot), {PASSES[name]}, {dtype}", ylabel="ms")
+    made.suptitle(f"Time, less is better; {MISSING}")
     legend(made, axes)
     yield f"{section}-times", made
 
@@ -109,6 +134,7 @@ def bandwidth(rows: list[Row], results: Results, section: str) -> Figures:
                 if roof is not None:
                     one.hlines(roof, place - 0.09, place + 0.09, color="black", label="gather")
         one.set_yscale("log")
+        plain_ticks(one.yaxis)
         one.set_xticks(range(len(names)), [wrapped(name) for name in names], fontsize=7)
         one.set(title=f"forward, {dtype}", ylabel="GB/s as if every edge fetched its rows")
     made.suptitle(
@@ -223,7 +249,7 @@ def end_to_end(rows: list[Row], results: Results, section: str) -> Figures:
     for place, total in enumerate(left):
         one.text(total, place, f" {total:.3g}", va="center", fontsize=7)
     one.set_yticks(range(len(rows)), names, fontsize=7)
-    one.invert_yaxis()
+    one.set_ylim(len(rows) - 0.4, -0.6)
     one.set(xlabel="ms of one training step")
     legend(made, axes)
     yield section, made
@@ -256,7 +282,8 @@ def peaks(rows: list[Row], results: Results, section: str) -> Figures:
     made, axes = figure(1, 1, height=4)
     bars(axes[0][0], names, series, labelled="auto", missing=OUT)
     axes[0][0].set(
-        title="GT (dot), fp32, forward + backward: peak beyond inputs and outputs", ylabel="MiB"
+        title="GT (dot), fp32, forward + backward: peak beyond inputs and outputs; " + MISSING,
+        ylabel="MiB",
     )
     legend(made, axes)
     yield section, made
@@ -268,7 +295,7 @@ def accuracy(rows: list[Row], results: Results, section: str) -> Figures:
     if not rows:
         return
     models, data = distinct(rows, "model"), distinct(rows, "dataset")
-    made, axes = figure(len(models), 2 * len(data), height=2.4, width=4 * 2 * len(data))
+    made, axes = figure(len(models), 2 * len(data), height=2.4, width=2.6 * 2 * len(data))
     for i, model in enumerate(models):
         for j, dataset in enumerate(data):
             for row in where(rows, model=model, dataset=dataset):
@@ -290,7 +317,7 @@ def accuracy(rows: list[Row], results: Results, section: str) -> Figures:
 
 
 FIGURES: dict[str, tuple[Callable[[list[Row], Results, str], Figures], ...]] = {
-    "batch": (speedup, bandwidth),
+    "batch": (headline, speedup, bandwidth),
     "full": (speedup, bandwidth),
     "super": (times, bandwidth),
     "methods": (times,),

@@ -44,6 +44,7 @@ def figure(rows: int, columns: int, width: float = 12.0, height: float = 3.2) ->
             "grid.alpha": 0.3,
             "legend.frameon": False,
             "svg.fonttype": "none",
+            "svg.hashsalt": "pyg_dfgnn",  # the same file of the same numbers
         }
     )
     made, axes = plt.subplots(
@@ -84,10 +85,8 @@ def bars(
             axes.bar_label(drawn, [f"{height:.3g}" for height in heights], fontsize=7, padding=1)
         for place, value in enumerate(values):
             if value is None and missing:
-                axes.text(
-                    place + shift, bottom * 1.1, missing, ha="center", va="bottom", rotation=90,
-                    fontsize=6, color=COLORS.get(name),
-                )  # fmt: skip
+                style = {"ha": "center", "va": "bottom", "color": COLORS.get(name)}
+                axes.text(place + shift, bottom * 1.05, missing, **style)
     axes.set_ylim(bottom=bottom, top=max(known, default=1.0) * 2)
     axes.set_xticks(range(len(groups)), [wrapped(group) for group in groups], fontsize=7)
     axes.grid(axis="x", visible=False)
@@ -98,7 +97,7 @@ def plain_ticks(axis: Any) -> None:
     """Numbers such as 0.2 and 50 along a logarithmic axis."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=14))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 

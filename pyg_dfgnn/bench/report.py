@@ -25,38 +25,48 @@ class Part(NamedTuple):
     tables: list[Table]
 
 
-def report(results: Results, out: Path, page: Path | None = None) -> None:
-    """Writes to a folder: figures (PNG, SVG), a CSV for each section, ``report.html``.
+def report(results: Results, out: Path) -> None:
+    """Writes to a folder: figures (PNG, SVG), a CSV for each section, ``report.html``."""
+    out.mkdir(parents=True, exist_ok=True)
+    parts = list(sections(results, out, ("png", "svg")))
+    for part in parts:
+        (out / f"{part.name}.csv").write_text(as_csv(results.of(part.name)))
+    (out / "report.html").write_text(as_html(results, parts, out))
+
+
+def write_page(results: Results, sources: list[Path], out: Path, page: Path) -> None:
+    """Writes a Markdown page, and the figures that it shows (SVG) to a folder.
 
     Args:
-        page: A Markdown file that is to show the figures of the folder.
+        sources: The files that the results are of, which the page names.
     """
     out.mkdir(parents=True, exist_ok=True)
-    parts = list(sections(results, out))
-    (out / "report.html").write_text(as_html(results, parts, out))
-    if page is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(as_markdown(results, parts, os.path.relpath(out, page.parent)))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    parts = list(sections(results, out, ("svg",)))
+    links = [os.path.relpath(source, page.parent) for source in sources]
+    page.write_text(as_markdown(results, parts, links, os.path.relpath(out, page.parent)))
 
 
-def sections(results: Results, out: Path) -> Iterator[Part]:
-    """Those that there are results of; their figures and CSVs are written."""
-    for name, section in SECTIONS.items():
+def sections(results: Results, out: Path, endings: tuple[str, ...]) -> Iterator[Part]:
+    """Those that there are results of, roofs last; their figures are written."""
+    for name in sorted(SECTIONS, key=lambda name: name == "roofs"):
         rows = results.of(name)
         if not rows:
             continue
-        (out / f"{name}.csv").write_text(as_csv(rows))
         figures = []
         for draw in FIGURES.get(name, ()):
             for figure_name, figure in draw(rows, results, name):
-                for ending in ("png", "svg"):
-                    figure.savefig(out / f"{figure_name}.{ending}")
+                for ending in endings:
+                    metadata = {"Date": None} if ending == "svg" else None
+                    figure.savefig(out / f"{figure_name}.{ending}", metadata=metadata)
                 close(figure)
                 figures.append(figure_name)
         text = [SECTION_TEXTS[name]]
         if name in ("batch", "full", "super"):
             text.append(summary(rows))
-        yield Part(name, section.title, list(filter(None, text)), figures, TABLES[name](rows))
+        yield Part(
+            name, SECTIONS[name].title, list(filter(None, text)), figures, TABLES[name](rows)
+        )
 
 
 def close(figure: object) -> None:
@@ -81,17 +91,20 @@ def text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def as_markdown(results: Results, parts: list[Part], folder: str) -> str:
-    lines = ["# Results", "", "Made by `python -m pyg_dfgnn.bench report`. " + INTRODUCTION, ""]
+def as_markdown(results: Results, parts: list[Part], sources: list[str], folder: str) -> str:
+    files = ", ".join(f"[{os.path.basename(source)}]({source})" for source in sources)
+    made = f"`python -m pyg_dfgnn.bench report` made this page of {files}."
+    lines = ["# Results", "", made, "", INTRODUCTION, ""]
     for part in parts:
         lines += [f"## {part.title}", ""]
         for paragraph in part.text:
             lines += [paragraph, ""]
-        lines += [f"![{name}]({folder}/{name}.png)\n" for name in part.figures]
+        for name in part.figures:
+            lines += [f"![{name}]({folder}/{name}.svg)", ""]
         for table in part.tables:
             lines += [f"**{table.title}**", "", table.markdown(), ""]
     lines += ["## Runs", "", runs_table(results).markdown(), ""]
-    lines += ["To run again: `python -m pyg_dfgnn.bench run`, with `--root` for the data sets."]
+    lines.append("To measure again: `python -m pyg_dfgnn.bench run`, with `--root` for data sets.")
     return "\n".join(lines) + "\n"
 
 

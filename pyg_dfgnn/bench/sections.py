@@ -20,6 +20,7 @@ SCORES = ("dot", "cosine", "additive")
 BATCH_SIZES = (64, 128, 256, 512, 1024, 2048)
 HEAD_DIMS = (16, 32, 64, 128, 256)
 COMPILED = ("compiled", "flex")
+FLEX = (("PATTERN", "fp32"), ("PATTERN", "bf16"), ("MNIST", "bf16"), ("Cora", "fp32"))
 TRAINED = ("Cora", "CiteSeer", "Tolokers")
 
 
@@ -110,7 +111,7 @@ def batch(scope: Scope) -> Iterator[Case]:
 
 
 def full(scope: Scope) -> Iterator[Case]:
-    yield from beside(scope, scope.whole, ("flex", "cusparse", "dgl"))
+    yield from beside(scope, scope.whole, ("sdpa", "flex", "cusparse", "dgl"))
 
 
 def beside(scope: Scope, names: tuple[str, ...], others: tuple[str, ...]) -> Iterator[Case]:
@@ -129,7 +130,7 @@ def is_compiled(scope: Scope, backend: str, name: str, dtype: str, score: str) -
     if scope.quick:
         return False
     if backend == "flex":
-        return name == "PATTERN" or (name == "MNIST" and dtype != "fp32")
+        return (name, dtype) in FLEX
     if score == "dot" and dtype == "fp32":
         return name in (*BATCHES, "Cora", "Pubmed")
     return name == "PATTERN" and (score == "dot" or dtype == "fp32")

@@ -25,8 +25,8 @@ def skewed_graph(
     """A graph of lognormal degrees (the same for in and out) and communities of adjacent nodes.
 
     A configuration model: each end of an edge is a stub of its node, and sources are a permutation
-    of destinations, a share ``inside`` of them within communities. Edges may repeat; their number
-    and the largest degree are as asked.
+    of destinations, a share ``inside`` of them within communities. Edges and the largest degree
+    are as many as asked; loops and edges that repeat are rare, where hubs leave no choice.
     """
     rng = torch.Generator(device).manual_seed(seed)
     degree = _lognormal_degrees(nodes, edges, max_degree, sigma, rng)
@@ -40,7 +40,24 @@ def skewed_graph(
     chance = torch.rand(near.numel(), generator=rng, device=device, dtype=torch.float64)
     src[is_inside] = near[(near * communities // nodes + chance).argsort()]
     src[~is_inside] = far[torch.randperm(far.numel(), generator=rng, device=device)]
+    _exchange_repeats(dst, src, nodes, rng)
     return Workload.of_edges(name, torch.stack([src, dst]), nodes)
+
+
+def _exchange_repeats(
+    dst: Tensor, src: Tensor, nodes: int, rng: torch.Generator, rounds: int = 20
+) -> None:
+    """Permutes the sources of loops and repeated edges, and of as many others, in place."""
+    for _ in range(rounds):
+        key, order = (dst * nodes + src).sort()
+        is_bad = dst == src
+        is_bad[order[1:][key[1:] == key[:-1]]] = True
+        share = float(is_bad.sum()) / dst.numel()
+        if share == 0:
+            return
+        chance = torch.rand(dst.numel(), generator=rng, device=dst.device)
+        edge = (is_bad | (chance < share)).nonzero().flatten()
+        src[edge] = src[edge[torch.randperm(edge.numel(), generator=rng, device=dst.device)]]
 
 
 def _lognormal_degrees(
