@@ -74,7 +74,7 @@ def peak_mib(call: Callable[[], object], device: str) -> float | None:
     torch.cuda.synchronize()
     kept = torch.cuda.memory_allocated() - before
     del result
-    return (torch.cuda.max_memory_allocated() - before - kept) / 2**20
+    return round((torch.cuda.max_memory_allocated() - before - kept) / 2**20, 2)
 
 
 def wait(device: str) -> None:

@@ -36,6 +36,10 @@ class Record:
         return str(self.result.get("note", "")).startswith("failed")
 
 
+def compact(value: Row) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 def key_of(about: Row) -> str:
     return " ".join(f"{name}={value}" for name, value in about.items())
 
@@ -64,8 +68,8 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Whole or not at all."""
-        runs = ",\n".join(json.dumps(run) for run in self.runs)
-        records = ",\n".join(json.dumps(asdict(record)) for record in self.records.values())
+        runs = ",\n".join(map(compact, self.runs))
+        records = ",\n".join(compact(asdict(record)) for record in self.records.values())
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text(f'{{"runs": [\n{runs}\n],\n"records": [\n{records}\n]}}\n')
         os.replace(unfinished, path)
