@@ -136,6 +136,7 @@ def check_report(out, results: Results) -> None:
     assert {file.stem for file in out.glob("*.svg")} == figures
     assert "PATTERN ×2 (stand-in)" in page
     assert "; DGL: not installed" in page
+    assert "<td>Cora (stand-in)</td><td>2,708</td><td>10,556</td><td>168</td>" in page
     with (out / "batch.csv").open() as file:
         rows = list(csv.DictReader(file))
     first = results.of("batch")[0]
@@ -216,7 +217,7 @@ def test_real_data_is_found_under_a_root(tmp_path, monkeypatch):
     (folder / "file").touch()
     roots = [str(tmp_path / "first"), str(tmp_path / "second")]
     assert registry.find("Cora", roots) == roots[1]
-    assert registry.find("Citeseer", roots) is None
+    assert registry.find("CiteSeer", roots) is None
 
     import torch_geometric.data
 

@@ -26,7 +26,7 @@ from .registry import DATASETS, DEGREES
 from .report import report, write_page
 from .results import FILE, Results, merged
 from .run import DeviceLost, run
-from .sections import SECTIONS, TRAINED, Scope
+from .sections import SECTIONS, Scope
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", choices=["cuda", "cpu"], help="default: cuda where it is to be had")
     add("--sections", nargs="+", choices=list(SECTIONS), metavar="SECTION", default=list(SECTIONS),
         help=", ".join(SECTIONS))  # fmt: skip
-    names = list(dict.fromkeys([*DATASETS, *DEGREES, *TRAINED, "pattern"]))
+    names = [*DATASETS, *DEGREES, "pattern"]
     add("--names", nargs="+", choices=names, metavar="NAME",
         help="data sets (default: those that suit the device): " + ", ".join(names))  # fmt: skip
     add("--dtypes", nargs="+", choices=list(DTYPES), help="default: fp32, on a GPU bf16 too")

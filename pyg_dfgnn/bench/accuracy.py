@@ -14,8 +14,6 @@ from .tasks import SETTINGS, Task, kind, make_task
 from .training import train
 from .unsupported import Unsupported
 
-# The data sets of these tasks by their names in the registry
-FOLDERS = {"Cora": "Cora", "CiteSeer": "Citeseer", "PubMed": "Pubmed", "Tolokers": "Tolokers"}
 CURVES = 0  # the seed whose curves are kept
 
 
@@ -53,7 +51,7 @@ class Accuracy(Case):
         if key not in lab.made:
             root = ""
             if self.dataset not in SBM:
-                found = find(FOLDERS[self.dataset], lab.roots)
+                found = find(self.dataset, lab.roots)
                 if found is None and not (lab.download and lab.roots):
                     raise Unsupported("its data is under no --root")
                 root = found or lab.roots[0]

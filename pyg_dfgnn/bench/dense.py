@@ -95,6 +95,10 @@ def flex(score: str, workload: Workload) -> Callable[[Operands], Tensor]:
 
     def call(operands: Operands) -> Tensor:
         q, k, v = (operands[name].transpose(0, 1).unsqueeze(0) for name in ("q", "k", "v"))
+        if not q.is_cuda:
+            if torch.is_grad_enabled():
+                raise Unsupported("FlexAttention has no backward pass on the CPU")
+            q, k, v = q.detach(), k.detach(), v.detach()
         return attention(q, k, v, block_mask=block_mask).squeeze(0).transpose(0, 1)
 
     return call

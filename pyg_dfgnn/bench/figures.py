@@ -164,7 +164,7 @@ def gather_roof(roofs: list[Row], table: float) -> float | None:
 
 def ablation(rows: list[Row], results: Results, section: str) -> Figures:
     """Milliseconds of fp32 dot attention: fused or not, sorted or shuffled, equal or skewed."""
-    chosen = [row for row in rows if row["backend"] in ("smmf", "pmf", "unfused", "pyg")]
+    chosen = [row for row in rows if row["backend"] in ("smmf", "pmf", "tile", "unfused")]
     degrees = [row for row in chosen if " degrees, " in row["workload"]]
     shuffled = distinct(where(rows, order="shuffled"), "workload")
     plain = [row for row in where(chosen, order="sorted") if row not in degrees]

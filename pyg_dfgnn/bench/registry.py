@@ -110,8 +110,8 @@ DATASETS = {
         113286, 476.9, 2693.7, 0, "coco-sp", _long_range("COCO-SP"), _regions(476.9)
     ),
     "Cora": _whole(2708, 10556, 168, "Cora", partial(datasets.load, "Cora"), 50, 0.9),
-    "Citeseer": _whole(3327, 9104, 99, "CiteSeer", partial(datasets.load, "CiteSeer"), 60, 0.9),
-    "Pubmed": _whole(19717, 88648, 171, "PubMed", partial(datasets.load, "PubMed"), 300, 1.0),
+    "CiteSeer": _whole(3327, 9104, 99, "CiteSeer", partial(datasets.load, "CiteSeer"), 60, 0.9),
+    "PubMed": _whole(19717, 88648, 171, "PubMed", partial(datasets.load, "PubMed"), 300, 1.0),
     "Tolokers": _whole(11758, 1038000, 2138, "tolokers", partial(datasets.load, "Tolokers"), 1),
     "ogbl-ppa": _whole(576289, 42463862, 3241, "ogbl_ppa", _ogb("ogbl-ppa", "link"), 2000),
     "ogbn-proteins": _whole(

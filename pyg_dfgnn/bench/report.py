@@ -11,7 +11,7 @@ from .figures import FIGURES
 from .labels import summary
 from .results import Results
 from .sections import SECTIONS
-from .tables import TABLES, Table, as_csv
+from .tables import TABLES, Table, as_csv, workloads
 from .words import INTRODUCTION, SECTION_TEXTS
 
 
@@ -103,7 +103,8 @@ def as_markdown(results: Results, parts: list[Part], sources: list[str], folder:
             lines += [f"![{name}]({folder}/{name}.svg)", ""]
         for table in part.tables:
             lines += [f"**{table.title}**", "", table.markdown(), ""]
-    lines += ["## Runs", "", runs_table(results).markdown(), ""]
+    for table in (workloads(results.rows), runs_table(results)):
+        lines += [f"## {table.title}", "", table.markdown(), ""]
     lines.append("To measure again: `python -m pyg_dfgnn.bench run`, with `--root` for data sets.")
     return "\n".join(lines) + "\n"
 
@@ -127,7 +128,7 @@ def as_html(results: Results, parts: list[Part], out: Path) -> str:
             data = base64.b64encode((out / f"{name}.png").read_bytes()).decode()
             body.append(f'<img alt="{name}" src="data:image/png;base64,{data}">')
         body += [html_table(table) for table in part.tables]
-    body.append(html_table(runs_table(results)))
+    body += [html_table(table) for table in (workloads(results.rows), runs_table(results))]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>pyg_dfgnn: results</title>'
         f"<style>{STYLE}</style><body>{''.join(body)}</body></html>\n"

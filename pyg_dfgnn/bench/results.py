@@ -83,6 +83,10 @@ class Results:
             both = list(dict.fromkeys([*asked, *record.sections]))
             self.records[key] = Record(record.case, both, record.result)
 
+    @property
+    def rows(self) -> list[Row]:
+        return [record.row for record in self.records.values()]
+
     def of(self, section: str) -> list[Row]:
         """The rows of a section, in the order of their measurement."""
         return [record.row for record in self.records.values() if section in record.sections]

@@ -163,6 +163,17 @@ def layers(rows: list[Row]) -> list[Table]:
     return [Table("GiB beyond inputs, outputs and parameters (stand-in)", columns, lines)]
 
 
+def workloads(rows: list[Row]) -> Table:
+    """The graphs that attention was measured on."""
+    known: dict[str, list[str]] = {}
+    for row in where(rows, kind="attention", order="sorted"):
+        if "nodes" in row:
+            numbers = (row["nodes"], row["edges"], row["max_degree"])
+            known[graph(row)] = [graph(row), *(f"{number:,}" for number in numbers)]
+    columns = ["graph", "nodes", "edges", "largest degree"]
+    return Table("Graphs", columns, sorted(known.values()))
+
+
 def roofs(rows: list[Row]) -> list[Table]:
     lines = [["copy", "", "", gb(row)] for row in where(rows, kind="copy")]
     lines += [
