@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from pyg_dfgnn.bench import registry, sections
+from pyg_dfgnn.bench import findings, registry, sections
 from pyg_dfgnn.bench.__main__ import main
 from pyg_dfgnn.bench.case import Case
 from pyg_dfgnn.bench.results import Record, Results
@@ -172,6 +172,34 @@ def test_results_that_are_none(tmp_path, capsys):
     out = ["--out", str(tmp_path)]
     assert main(["report", str(tmp_path / "results.json"), *out]) == 2
     assert "expected a file of results" in capsys.readouterr().err
+
+
+def test_findings():
+    """Ratios of medians, of rows that differ in what is compared alone."""
+
+    def row(backend: str, ms: float, **different):
+        same = {"workload": "w", "batch": 1, "score": "dot", "dtype": "fp32", "heads": 1}
+        same |= {"head_dim": 8, "order": "sorted", "backend": backend}
+        times = {name: [ms, ms, ms] for name in ("forward_ms", "forward_backward_ms")}
+        return {**same, **different, **times}
+
+    rows = [
+        row("auto", 1),
+        row("pyg", 2),
+        row("auto", 1, workload="x"),
+        row("pyg", 8, workload="x"),
+    ]
+    rows += [row("auto", 1, workload="y"), row("pyg", 100, workload="y", head_dim=16)]
+    text = findings.over_eager(rows)
+    assert "forward in fp32 4.0 times (2.0 to 8.0); forward + backward in fp32 4.0" in text
+    assert findings.over_eager(rows[::2]) == ""
+
+    rows = [row("auto", 1.2), row("tile", 1.0), row("smmf", 3.0)]
+    assert "in 0 of 2 cases, at worst 1.20 times" in findings.choice(rows)
+    rows = [row("smmf", 1), row("unfused", 3), row("auto", 1), row("auto", 2, order="shuffled")]
+    text = findings.ablations(rows)
+    assert "without fusion forward takes 3.0 times" in text
+    assert "shuffled nodes make forward take 2.0 times" in text
 
 
 def results_of(path, **times: list[float] | str):

@@ -1,7 +1,6 @@
 """What rows of results are called in tables and figures, and numbers as they are written there."""
 
 from collections.abc import Callable, Iterable
-from statistics import geometric_mean
 from typing import Any
 
 from .case import Row
@@ -60,31 +59,3 @@ def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 def median_of(rows: list[Row], name: str) -> float | None:
     """That of the first row, if it has the time."""
     return rows[0][name][0] if rows and name in rows[0] else None
-
-
-def speedups(rows: list[Row], name: str, backend: str, base: str = "pyg") -> list[float]:
-    """Of a backend over another, for every case that both have done."""
-    found = []
-    for row in where(rows, backend=backend):
-        about = {key: row[key] for key in ("workload", "batch", "score", "dtype", "order")}
-        about |= {"heads": row["heads"], "head_dim": row["head_dim"], "backend": base}
-        other = median_of(where(rows, **about), name)
-        if other is not None and name in row:
-            found.append(other / row[name][0])
-    return found
-
-
-def summary(rows: list[Row]) -> str:
-    """Speedups over PyG eager in a sentence, their geometric means."""
-    parts = []
-    for dtype in distinct(rows, "dtype"):
-        for name, words in PASSES.items():
-            found = speedups(where(rows, dtype=dtype), name, "auto")
-            if found:
-                parts.append(
-                    f"{words} in {dtype} {geometric_mean(found):.1f} times "
-                    f"({min(found):.1f} to {max(found):.1f})"
-                )
-    if not parts:
-        return ""
-    return "Faster than PyG eager (geometric mean, range): " + "; ".join(parts) + "."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .figures import FIGURES
-from .labels import summary
+from .findings import FINDINGS
 from .results import Results
 from .sections import SECTIONS
 from .tables import TABLES, Table, as_csv, workloads
@@ -61,12 +61,11 @@ def sections(results: Results, out: Path, endings: tuple[str, ...]) -> Iterator[
                     figure.savefig(out / f"{figure_name}.{ending}", metadata=metadata)
                 close(figure)
                 figures.append(figure_name)
-        text = [SECTION_TEXTS[name]]
-        if name in ("batch", "full", "super"):
-            text.append(summary(rows))
-        yield Part(
-            name, SECTIONS[name].title, list(filter(None, text)), figures, TABLES[name](rows)
-        )
+        words = [SECTION_TEXTS[name]]
+        if name in FINDINGS:
+            words.append(FINDINGS[name](rows))
+        title, tables = SECTIONS[name].title, TABLES[name](rows)
+        yield Part(name, title, list(filter(None, words)), figures, tables)
 
 
 def close(figure: object) -> None:
