@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+import pyg_dfgnn.bench.run
 from pyg_dfgnn.bench import findings, registry, sections
 from pyg_dfgnn.bench.__main__ import main
 from pyg_dfgnn.bench.case import Case
@@ -82,6 +83,21 @@ def test_a_run_goes_on_where_it_ended(toys, tmp_path):
     run(tmp_path, "--sections", "roofs", "preprocess")
     assert len(toys.measured) == 5
     assert len(Results.load(tmp_path).runs) == 2  # nothing was left to run
+
+
+def test_a_lost_device_ends_the_run(toys, tmp_path, monkeypatch, capsys):
+    """What was measured is there, and the next run begins behind the case that it was lost in."""
+
+    def lost() -> None:
+        raise RuntimeError("an illegal memory access\nlong trace")
+
+    release = pyg_dfgnn.bench.run.release
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    monkeypatch.setattr("pyg_dfgnn.bench.run.release", lambda _: release("cuda"))
+    assert main(["run", *TOY, "--out", str(tmp_path), "--sections", "roofs"]) == 2
+    assert "takes no more work: an illegal memory access; run again" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert len(Results.load(tmp_path).records) == 1
 
 
 def test_failures_are_retried_when_asked(toys, tmp_path):

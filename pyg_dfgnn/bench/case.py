@@ -43,5 +43,3 @@ def noted(row: Row) -> Iterator[None]:
         first = str(error).strip().split("\n", 1)[0][:200]
         failure = f"failed: {type(error).__name__}: {first}"
     row["note"] = " ".join(filter(None, [row.get("note"), failure]))
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -21,6 +21,7 @@ from . import attention, machine
 from .backends import BACKENDS
 from .case import Row, noted
 from .operands import DTYPES, SCORES
+from .run import release
 from .workload import Workload
 
 
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
                         attention.measure(
                             row, workload, score, dtype, *shape, backend, arguments.budget_ms
                         )
+                    release(arguments.device)
                     rows.append(row)
         del workload
     return rows

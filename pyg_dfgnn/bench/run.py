@@ -62,7 +62,7 @@ def run(
                 results.runs.append(this)
             results.save(path)
             left -= 1
-            check_device(lab.device)
+            release(lab.device)
     return results, left
 
 
@@ -94,10 +94,12 @@ def take(case: Case, lab: Lab) -> Row:
     return {name: value for name, value in row.items() if value is not None and value != ""}
 
 
-def check_device(device: str) -> None:
+def release(device: str) -> None:
+    """Lets go of the memory that the last case left; DeviceLost where the GPU does not answer."""
     if device == "cuda":
         try:
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()
         except RuntimeError as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise DeviceLost(f"the GPU takes no more work: {reason}; run again to go on") from None
