@@ -105,8 +105,11 @@ def test_failures_are_retried_when_asked(toys, tmp_path):
     run(tmp_path, "--sections", "roofs")
     toys.failing.clear()
     run(tmp_path, "--sections", "roofs")
-    records = run(tmp_path, "--sections", "roofs", "--retry")
-    assert toys.measured == ["a", "b", "c", "b"]
+    assert toys.measured == ["a", "b", "c"]
+    records = run(tmp_path, "--sections", "preprocess", "--retry")
+    assert toys.measured == ["a", "b", "c", "b", "d"]
+    asked = {record.case["name"]: record.sections for record in records.values()}
+    assert asked["b"] == asked["c"] == ["roofs", "preprocess"]
     assert not any(record.is_failed for record in records.values())
 
 

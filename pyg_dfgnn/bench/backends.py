@@ -1,7 +1,7 @@
 """What computes attention: the operators, what they are made of, and what there is beside them.
 
 A backend is a function of a score and a workload that returns a call from operands to the result
-``[N, heads, head_dim]``. It raises ``Unsupported`` where it has no such attention.
+``[N, heads, head_dim]``. It, or the call, raises ``Unsupported`` where it has no such attention.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from torch_geometric.utils import softmax
 
 from . import dense, packages, pipeline
 from .operands import Operands
-from .unsupported import Unsupported
 from .workload import Workload
 
 Call = Callable[[Operands], Tensor]
@@ -116,5 +115,3 @@ BACKENDS: dict[str, Callable[[str, Workload], Call]] = {
     "flex": dense.flex,
     "dgl": packages.dgl,
 }
-
-__all__ = ["BACKENDS", "LABELS", "OURS", "Call", "Unsupported"]

@@ -75,7 +75,7 @@ def wanted(
         for case in SECTIONS[section].cases(scope):
             known = results.records.get(key_of(case.about()))
             if known is None or (retry and known.is_failed):
-                asked = cases.setdefault(case, [])
+                asked = cases.setdefault(case, list(known.sections) if known else [])
             else:
                 asked = known.sections
             if section not in asked:

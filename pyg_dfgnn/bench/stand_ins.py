@@ -45,7 +45,7 @@ def skewed_graph(
 
 
 def _exchange_repeats(
-    dst: Tensor, src: Tensor, nodes: int, rng: torch.Generator, rounds: int = 20
+    dst: Tensor, src: Tensor, nodes: int, rng: torch.Generator, rounds: int = 10
 ) -> None:
     """Permutes the sources of loops and repeated edges, and of as many others, in place."""
     for _ in range(rounds):
