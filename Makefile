@@ -1,5 +1,6 @@
 # make test      installs what is missing, builds the operators, runs the tests
 # make demo      the same environment, then examples/train.py
+# make bench     the same environment, then the evaluation of the DF-GNN paper into runs/bench (BENCH_ARGS="--quick")
 # make lint      ruff, mypy, clang-format; `make format` applies what they can mend
 # make kernels   compiles cuda/ with nvcc alone: neither torch nor a GPU is needed
 # make cuda-dev  build/cuda211/libdfgnn.so for KERNEL_ARCH, against a CUDA build of torch in VENV, which is left as it is
@@ -12,6 +13,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 KERNEL_ARCH ?= 9.0a
 PYTEST_ARGS ?= -q -n 2
+BENCH_ARGS ?=
 
 ifeq ($(VENV),system)
   PY := $(PYTHON)
@@ -31,7 +33,7 @@ CXX_FILES := $(filter %.h %.cuh %.cpp %.cu,$(SOURCES))
 JOBS := $(or $(MAX_JOBS),$(shell nproc))
 export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
-.PHONY: test demo build lint format kernels cuda-dev clean
+.PHONY: test demo bench build lint format kernels cuda-dev clean
 .DELETE_ON_ERROR:
 
 test: $(STAMPS)/test
@@ -39,6 +41,9 @@ test: $(STAMPS)/test
 
 demo: build
 	$(PY) examples/train.py
+
+bench: build
+	$(PY) -m pyg_dfgnn.bench run $(BENCH_ARGS)
 
 build: $(STAMPS)/build
 

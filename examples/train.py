@@ -12,11 +12,11 @@ from pathlib import Path
 import report
 import torch
 from common import Parser, fail
-from models import Net
-from tasks import SETTINGS, kind, make_task
-from training import evaluate, train
 
 from pyg_dfgnn import datasets
+from pyg_dfgnn.bench.models import Net
+from pyg_dfgnn.bench.tasks import SETTINGS, kind, make_task
+from pyg_dfgnn.bench.training import evaluate, train
 
 
 def parse_args():
@@ -41,11 +41,13 @@ def parse_args():
     add("--seed", default=0, type=int, help="of the graphs and of the weights")
     add("--out", default="runs", help="folder for the plot and the result")
     add("--compare", default=20.0, type=float, help="seconds to measure speeds, 0 for none")
-    for name, value in SETTINGS["sbm"].items():
-        by_kind = ", ".join(f"{kind} {settings[name]}" for kind, settings in SETTINGS.items())
+    for name, value in SETTINGS["sbm"]._asdict().items():
+        by_kind = ", ".join(
+            f"{kind} {getattr(settings, name)}" for kind, settings in SETTINGS.items()
+        )
         add("--" + name.replace("_", "-"), type=type(value), help=by_kind)
     args = parser.parse_args()
-    for name, value in SETTINGS[kind(args.dataset)].items():
+    for name, value in SETTINGS[kind(args.dataset)]._asdict().items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     for name in ("epochs", "hidden", "heads", "layers", "graphs", "batch_size"):
@@ -75,7 +77,15 @@ def main():
     torch.manual_seed(args.seed)
     start = time.perf_counter()
     try:
-        task = make_task(args)
+        task = make_task(
+            args.dataset,
+            args.root,
+            args.device,
+            args.graphs,
+            args.batch_size,
+            args.walks,
+            args.seed,
+        )
     except FileNotFoundError as error:
         fail(str(error))
     print(f"{args.dataset}: {task.describe()} (ready in {time.perf_counter() - start:.1f} s)")
@@ -85,7 +95,9 @@ def main():
         return Net(args.model, *shape, backend, args.method).to(args.device)
 
     net = make_net(args.backend)
-    history, best = train(net, task, args)
+    history, best = train(
+        net, task, args.device, args.epochs, args.lr, args.weight_decay, args.compile
+    )
     scores = ", ".join(f"{name} {value:.4f}" for name, value in best["test_scores"].items())
     result = {
         "settings": {name: str(value) for name, value in vars(args).items()},

@@ -1,129 +1,274 @@
-"""The measurements of pyg_dfgnn.bench run, and show what they are there to show."""
+"""The parts of pyg_dfgnn.bench measure what they say, and say what is wrong."""
 
 import json
-import sys
-from pathlib import Path
 
-import graphs
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.utils import is_undirected
 
-from pyg_dfgnn.bench import batches, memory, preprocess, steps
+from pyg_dfgnn.bench import (
+    attention,
+    backends,
+    conversion,
+    kernels,
+    layers,
+    operands,
+    registry,
+    stand_ins,
+    steps,
+)
+from pyg_dfgnn.bench.case import noted
+from pyg_dfgnn.bench.lab import Lab
+from pyg_dfgnn.bench.run import take
+from pyg_dfgnn.bench.workload import Workload
+
+
+@pytest.fixture
+def lab(device) -> Lab:
+    return Lab(device, budget_ms=1)
 
 
 @pytest.mark.parametrize(
     ("layer", "edge_dim"),
     [
-        *((layer, None) for layer in memory.LAYERS),
+        *((layer, None) for layer in layers.NAMES),
         *((layer, 4) for layer in ("GATConv", "TransformerConv", "GATv2Conv")),
     ],
 )
-def test_memory(layer, edge_dim, device, monkeypatch, capsys):
+def test_layers_memory(layer, edge_dim, lab):
     """PyG's steps keep tensors [E, heads, channels]; ours keep none."""
-    edges, heads, channels = 400000 if device == "cuda" else 100000, 4, 32  # many chunks
-    options = {"nodes": 100, "edges": edges, "features": 16, "heads": heads, "channels": channels}
-    if edge_dim:
-        options["edge-dim"] = edge_dim
-    arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    libraries = ["--libraries", "dfgnn", "pyg"]
-    monkeypatch.setattr(
-        sys, "argv", ["memory", *arguments, "--device", device, "--layers", layer, *libraries]
-    )
-    assert memory.main() == 0
-    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[:2] for row in rows] == [[layer, "dfgnn"], [layer, "pyg"]]
-    ours, theirs = ([float(value) * memory.GIB for value in row[2:]] for row in rows)
-    assert min(theirs[:2]) > edges * heads * channels * 4
-    assert max(ours) < edges * heads * channels * 4
+    edges = 400000 if lab.device == "cuda" else 100000  # many chunks
+    rows = [
+        take(layers.Layer(layer, library, 100, edges, 16, edge_dim, heads=4, channels=32), lab)
+        for library in ("dfgnn", "pyg")
+    ]
+    assert not any("note" in row for row in rows), rows
+    ours, theirs = ([row[n] for n in ("first_peak", "later_peak", "kept")] for row in rows)
+    assert min(theirs[:2]) > edges * 4 * 32 * 4
+    assert max(ours) < edges * 4 * 32 * 4
 
 
-# A file of workloads, as --workloads takes it.
-WORKLOADS = """
-import torch, sys
-sys.path.insert(0, {tests!r})
-import graphs
-
-def make(name, device):
-    sizes = [20, 0, 1, 30]
-    csr = graphs.batch(sizes, 0.4).to(device)
-    ptr = torch.tensor([0, *sizes]).cumsum(0)
-    return csr.rowptr, csr.col, None if name == "whole" else ptr
-"""
-
-
-@pytest.fixture
-def workloads(tmp_path) -> Path:
-    path = tmp_path / "workloads.py"
-    path.write_text(WORKLOADS.format(tests=str(Path(__file__).parent)))
-    return path
+@pytest.mark.parametrize("name", ["PATTERN", "CLUSTER", "MNIST", "CIFAR10", "PascalVOC-SP"])
+def test_stand_ins_of_batches(name, device):
+    """Their graphs have about the sizes of the data set's, and edges among themselves."""
+    dataset, count = registry.DATASETS[name], 100
+    made = dataset.make(name, count, device, 0)
+    assert not made.is_real
+    assert made.ptr.numel() == count + 1
+    assert made.num_nodes == pytest.approx(count * dataset.nodes, rel=0.1)
+    assert made.num_edges == pytest.approx(count * dataset.edges, rel=0.15)
+    src, dst = made.edge_index()
+    graph = torch.arange(count, device=device).repeat_interleave(made.ptr.to(device).diff())
+    assert torch.equal(graph[src], graph[dst])
+    assert bool((src != dst).all())
+    assert (dst * made.num_nodes + src).unique().numel() == src.numel()
+    assert is_undirected(made.edge_index()) == (name not in ("MNIST", "CIFAR10"))
+    again = dataset.make(name, count, device, 0)
+    assert torch.equal(again.col, made.col)
 
 
-def cells(output: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()[2:]]
+def test_nearest_neighbours_are_k(device):
+    made = stand_ins.nearest_neighbours("k", 10, 40, 5, device)
+    assert bool((made.rowptr.diff() == 5).all())
 
 
-def test_batches_are_split_and_collated(workloads):
-    loaded = batches.load("batch", workloads, 4, features=3, classes=2, device="cpu")
-    csr = graphs.batch([20, 0, 1, 30], 0.4)
-    batch = Batch.from_data_list(loaded)
-    expected = sorted(zip(csr.sources().tolist(), csr.destinations().tolist(), strict=True))
-    assert batch.edge_index.t().tolist() == [list(edge) for edge in expected]
-    assert batch.ptr.tolist() == [0, 20, 20, 21, 51]
-    assert batch.x.shape == (51, 3)
-    assert set(batch.y.tolist()) == {0, 1}
+@pytest.mark.parametrize("name", ["Cora", "CiteSeer", "PubMed"])
+def test_stand_ins_of_whole_graphs(name, device):
+    dataset = registry.DATASETS[name]
+    made = dataset.make(name, 1, device, 0)
+    assert (made.num_nodes, made.num_edges) == (dataset.nodes, dataset.edges)
+    assert made.max_degree == pytest.approx(dataset.max_degree, rel=0.02)
+    assert made.ptr is None
+    src, dst = made.edge_index()
+    assert torch.equal(src.bincount(minlength=made.num_nodes), dst.bincount())
+    assert (dst * made.num_nodes + src).unique().numel() == src.numel()
+    assert bool((src != dst).all())
 
 
-def test_batches_that_are_none(workloads):
-    with pytest.raises(ValueError, match="expected 5 graphs, got 4"):
-        batches.load("batch", workloads, 5, features=3, classes=2, device="cpu")
+def test_degrees_of_ablations(device):
+    equal = registry.load("equal degrees, small", 1, device, 0, [], download=False)
+    skewed = registry.load("skewed degrees, small", 1, device, 0, [], download=False)
+    assert (equal.num_nodes, equal.num_edges) == (skewed.num_nodes, skewed.num_edges)
+    assert equal.max_degree == 20
+    assert skewed.max_degree == pytest.approx(200, rel=0.02)
+
+
+def test_unknown_data_set():
+    with pytest.raises(ValueError, match="unknown data set 'Corra'; known: PATTERN"):
+        registry.load("Corra", 1, "cpu", 0, [], download=False)
+
+
+def test_shuffled_is_the_same_graph(device):
+    made = registry.load("MNIST", 5, device, 0, [], download=False)
+    shuffled = made.shuffled()
+    assert not torch.equal(made.col, shuffled.col)
+    for one, other in ((made, shuffled), (made.csc, shuffled.csc)):
+        pointers = [(g["colptr"] if isinstance(g, dict) else g.rowptr).diff() for g in (one, other)]
+        assert torch.equal(pointers[0].sort().values, pointers[1].sort().values)
+
+
+def test_batches_are_taken_apart(device):
+    made = registry.load("PATTERN", 3, device, 0, [], download=False)
+    graphs = made.graphs()
+    assert [g.num_nodes for g in graphs] == made.ptr.diff().tolist()
+    again = stand_ins.join("again", graphs, device)
+    assert torch.equal(again.rowptr, made.rowptr)
+    assert torch.equal(again.col, made.col)
     with pytest.raises(ValueError, match="expected a batch of graphs"):
-        batches.load("whole", workloads, 1, features=3, classes=2, device="cpu")
+        registry.load("Cora", 1, device, 0, [], download=False).graphs()
+
+
+SCORES = {
+    "unfused": ["dot"],
+    "cusparse": ["dot"],
+    "sdpa": ["dot"],
+    "pyg": operands.SCORES,
+    "auto": operands.SCORES,
+    "smmf": operands.SCORES,
+    "pmf": operands.SCORES,
+    "tile": operands.SCORES,
+}
+
+
+@pytest.mark.parametrize(("backend", "score"), [(b, s) for b in SCORES for s in SCORES[b]])
+def test_backends_agree_with_the_reference(backend, score, lab):
+    case = attention.Attention("MNIST", 3, score, "fp32", backend, heads=2, head_dim=8)
+    row = take(case, lab)
+    assert "note" not in row
+    assert row["graph"] == "stand-in"
+    for name in ("forward_ms", "forward_backward_ms"):
+        median, low, high = row[name]
+        assert 0 < low <= median <= high
+
+
+def test_flex_agrees_with_the_reference(lab, monkeypatch):
+    """Without torch.compile, which takes long."""
+    monkeypatch.setattr(torch, "compile", lambda call, **_: call)
+    row = take(attention.Attention("MNIST", 3, "dot", "fp32", "flex", heads=2, head_dim=16), lab)
+    assert row["forward_ms"][0] > 0
+    on_cpu = "FlexAttention has no backward pass on the CPU"
+    assert row.get("note", "") == ("" if lab.device == "cuda" else on_cpu)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "flex", "cusparse", "unfused"])
+def test_backends_that_have_no_such_score(backend, lab):
+    row = take(attention.Attention("MNIST", 3, "additive", "fp32", backend), lab)
+    assert row["note"] == "only dot scores"
+
+
+def test_masks_that_do_not_fit(lab, monkeypatch):
+    monkeypatch.setattr("pyg_dfgnn.bench.dense.MASK_BYTES", 1000)
+    row = take(attention.Attention("MNIST", 3, "dot", "fp32", "sdpa"), lab)
+    assert row["note"] == "its mask does not fit"
+
+
+def test_packages_that_are_not_installed(lab, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "dgl", None)
+    row = take(attention.Attention("MNIST", 3, "dot", "fp32", "dgl"), lab)
+    assert row["note"] == "not installed"
+
+
+def wrong(factor: float, grad_factor: float):
+    """PyG's attention, with results and gradients that are off."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * factor
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * grad_factor
+
+    def backend(score: str, workload: Workload):
+        call = backends.eager(score, workload)
+        return lambda x: Scaled.apply(call(x))
+
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("factors", "note"),
+    [((1.01, 1.0), "[error 1e-02]"), ((1.0, 1.01), "[error 1e-02 in the gradient of q]")],
+)
+def test_wrong_results_are_noted(factors, note, lab, monkeypatch):
+    monkeypatch.setitem(backends.BACKENDS, "pyg", wrong(*factors))
+    row = take(attention.Attention("MNIST", 3, "dot", "fp32", "pyg"), lab)
+    assert row["note"].startswith(note)
+    assert "forward_ms" in row
+
+
+def test_failures_are_noted():
+    row = {"note": "[error 1e-02]", "forward_ms": [1.0, 1.0, 1.0]}
+    with noted(row):
+        raise torch.OutOfMemoryError
+    assert row["note"] == "[error 1e-02] out of memory"
+    with noted(row := {}):
+        raise KeyError("what")
+    assert row["note"] == "failed: KeyError: 'what'"
 
 
 @pytest.mark.parametrize("model", steps.MODELS)
-def test_steps(model, workloads, device, tmp_path, capsys):
-    """All backends compute the same; each part has a time, and they make up the sum."""
-    options = ["--layers", "2", "--hidden", "16", "--batch-size", "4", "--repeats", "1"]
-    options += ["--warm-up", "0", "--workloads", str(workloads), "--names", "batch"]
-    options += ["--backends", "dfgnn", "dfgnn-convert", "pyg", "--out", str(tmp_path)]
-    assert steps.main([*options, "--models", model, "--device", device]) == 0
-    rows = cells(capsys.readouterr().out)
-    backends = ["dfgnn", "dfgnn-convert", "pyg"]
-    expected = [["batch", model, d, b] for d in ("fp32", "bf16") for b in backends]
-    assert [row[:4] for row in rows] == expected
-    for row in rows:
-        *phases, total, _ = map(float, row[4:-1])
-        assert len(phases) == len(steps.PHASES)
-        assert abs(sum(phases) - total) < 0.05
-        assert row[-1] == ""
-    written = json.loads((tmp_path / "steps.json").read_text())
-    assert [case["backend"] for case in written["cases"]] == backends * 2
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_steps(model, dtype, lab):
+    """All backends compute what PyG's layers do in float64; each part has a time."""
+    for backend in ("dfgnn", "dfgnn-convert", "pyg"):
+        case = steps.TrainingStep("MNIST", 3, model, dtype, backend, layers=2, hidden=16)
+        row = take(case, lab)
+        assert "note" not in row
+        assert all(row[f"{phase}_ms"][0] > 0 for phase in (*steps.PHASES, "step"))
 
 
-def test_steps_compiled(workloads, device, capsys):
-    options = ["--layers", "1", "--hidden", "16", "--batch-size", "4", "--repeats", "1"]
-    options += ["--warm-up", "0", "--workloads", str(workloads), "--names", "batch"]
-    options += ["--dtypes", "fp32", "--models", "gt", "--device", device]
-    assert steps.main([*options, "--backends", "dfgnn", "dfgnn-compiled", "pyg-compiled"]) == 0
-    assert [row[-1] for row in cells(capsys.readouterr().out)] == ["", "", ""]
+def test_steps_compiled(lab):
+    for backend in ("dfgnn-compiled", "pyg-compiled"):
+        case = steps.TrainingStep("MNIST", 3, "gt", "fp32", backend, layers=1, hidden=16)
+        assert "note" not in take(case, lab)
 
 
-def test_steps_that_go_wrong():
-    """A backend that computes something else, or nothing, is a row that says so."""
-    alike = [steps.Case("w", "gt", "fp32", b, loss=1.0) for b in ("dfgnn", "pyg")]
-    alike[1].loss = 1.1
-    with steps.noted(alike[0]):
-        raise torch.OutOfMemoryError
-    steps.check_losses(alike)
-    assert alike[0].note == "out of memory"
-    assert alike[1].note == "[loss differs by 1e-01]"
+def test_steps_that_compute_something_else(lab, monkeypatch):
+    monkeypatch.setattr(steps, "reference", lambda net, *_: (2.0, net.encoder.weight.detach()))
+    case = steps.TrainingStep("MNIST", 3, "gt", "fp32", "dfgnn", layers=1, hidden=16)
+    note = take(case, lab)["note"]
+    assert "in the loss]" in note
+    assert "in the gradient]" in note
 
 
-def test_preprocess(workloads, device, capsys):
-    options = ["--batch-size", "4", "--workloads", str(workloads), "--names", "batch"]
-    assert preprocess.main([*options, "--device", device, "--budget-ms", "1"]) == 0
-    rows = cells(capsys.readouterr().out)
-    orders = ["by destination", "by source", "random", "PrecomputeGraph"]
-    assert [row[:3] for row in rows] == [["batch", o, s] for s in ("no", "yes") for o in orders]
-    assert all(float(row[-1]) > 0 for row in rows)
+@pytest.mark.parametrize("order", [*conversion.ORDERS, conversion.PRECOMPUTED])
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_conversions(order, self_loops, lab):
+    row = take(conversion.Conversion("MNIST", 3, order, self_loops), lab)
+    assert "note" not in row
+    assert row["all_ms"][0] > 0
+    assert ("coo_to_csr_ms" in row) == (order != conversion.PRECOMPUTED)
+
+
+# A file of graphs, as --workloads takes it.
+WORKLOADS = """
+import torch
+
+ALL = ["ring", "squares"]
+
+def make(name, device):
+    rowptr = torch.arange(0, 41, 2, dtype=torch.int32, device=device)
+    nodes = torch.arange(20, dtype=torch.int32, device=device)
+    if name == "ring":
+        return rowptr, torch.stack([(nodes - 1) % 20, (nodes + 1) % 20], 1).flatten(), None
+    return rowptr, torch.stack([nodes ^ 1, nodes ^ 2], 1).flatten(), torch.arange(0, 21, 4)
+"""
+
+
+def test_kernels(device, tmp_path, capsys):
+    (tmp_path / "graphs.py").write_text(WORKLOADS)
+    options = ["--workloads", str(tmp_path / "graphs.py"), "--out", str(tmp_path)]
+    options += ["--dtypes", "fp32", "--backends", "smmf", "auto", "pyg", "sdpa", "cusparse"]
+    assert kernels.main([*options, "--device", device, "--budget-ms", "1", "--head-dim", "8"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| workload",
+        "|---" * 8 + "|",
+        "| ring",
+        "| squares",
+    ]
+    written = json.loads((tmp_path / "kernels.json").read_text())
+    assert len(written["cases"]) == 10
+    assert {case["note"] for case in written["cases"]} == {""}

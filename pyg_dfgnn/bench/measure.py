@@ -1,26 +1,51 @@
 """Time and memory of a call, on the device that it runs on."""
 
 import statistics
+import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch.utils.benchmark import Timer
 
 
-def time_ms(call: Callable[[int], object], device: str, budget_ms: float) -> float:
-    """Median time of ``call(i)`` in milliseconds, within about ``budget_ms`` after warming up.
+class Timing(NamedTuple):
+    """Milliseconds: the median and the quartiles of repetitions."""
 
-    CUDA events on a GPU, ``torch.utils.benchmark`` with all of torch's threads on the CPU. ``call``
-    gets the number of the repetition, to rotate its inputs.
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, milliseconds: list[float]) -> "Timing":
+        median = statistics.median(milliseconds)
+        if len(milliseconds) == 1:
+            return cls(median, median, median)
+        low, _, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def rounded(self) -> list[float]:
+        """Four digits of each, as results keep them."""
+        return [float(f"{value:.4g}") for value in self]
+
+
+def time_ms(call: Callable[[int], object], device: str, budget_ms: float) -> Timing:
+    """Times of ``call(i)``, within about ``budget_ms`` after warming up, at least three.
+
+    CUDA events on a GPU, the clock on the CPU. ``call`` gets the number of the repetition, to
+    rotate its inputs.
     """
     if device == "cuda":
         return _cuda_time_ms(call, budget_ms)
     call(0)
-    timer = Timer("call(0)", globals={"call": call}, num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=budget_ms / 1000).median * 1000
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < budget_ms and len(times) < 1000):
+        start = time.perf_counter()
+        call(len(times))
+        times.append(1000 * (time.perf_counter() - start))
+    return Timing.of(times)
 
 
-def _cuda_time_ms(call: Callable[[int], object], budget_ms: float) -> float:
+def _cuda_time_ms(call: Callable[[int], object], budget_ms: float) -> Timing:
     def once(i: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -31,10 +56,11 @@ def _cuda_time_ms(call: Callable[[int], object], budget_ms: float) -> float:
 
     once(0)
     estimate = max(min(once(1), once(2)), 1e-3)
-    repeats = int(min(100, max(5, budget_ms / estimate)))
-    for i in range(min(repeats, 20)):
-        once(i)
-    return statistics.median(once(i) for i in range(repeats))
+    repeats = int(min(100, max(3, budget_ms / estimate)))
+    if repeats > 3:  # three long calls have warmed up what there is to warm
+        for i in range(min(repeats, 20)):
+            once(i)
+    return Timing.of([once(i) for i in range(repeats)])
 
 
 def peak_mib(call: Callable[[], object], device: str) -> float | None:
@@ -48,4 +74,10 @@ def peak_mib(call: Callable[[], object], device: str) -> float | None:
     torch.cuda.synchronize()
     kept = torch.cuda.memory_allocated() - before
     del result
-    return (torch.cuda.max_memory_allocated() - before - kept) / 2**20
+    return round((torch.cuda.max_memory_allocated() - before - kept) / 2**20, 2)
+
+
+def wait(device: str) -> None:
+    """Until the device has done all that it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()

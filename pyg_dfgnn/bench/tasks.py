@@ -1,6 +1,7 @@
-"""The node classification tasks of train.py: their graphs, loss, scores and default settings."""
+"""Node classification tasks: their graphs, loss, scores and default settings."""
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -8,37 +9,26 @@ from torch import Tensor
 from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import AddRandomWalkPE, NormalizeFeatures
 
-from pyg_dfgnn import datasets
+from .. import datasets
 
-# Settings that an option left out takes, by kind of dataset
+
+class Settings(NamedTuple):
+    """How a task is trained where nobody says otherwise."""
+
+    epochs: int
+    hidden: int
+    heads: int
+    layers: int
+    dropout: float
+    lr: float
+    weight_decay: float
+
+
+# By kind of data set
 SETTINGS = {
-    "sbm": {
-        "epochs": 50,
-        "hidden": 64,
-        "heads": 8,
-        "layers": 4,
-        "dropout": 0.0,
-        "lr": 1e-3,
-        "weight_decay": 0.0,
-    },
-    "citation": {
-        "epochs": 100,
-        "hidden": 64,
-        "heads": 8,
-        "layers": 2,
-        "dropout": 0.6,
-        "lr": 5e-3,
-        "weight_decay": 5e-4,
-    },
-    "other": {
-        "epochs": 100,
-        "hidden": 64,
-        "heads": 8,
-        "layers": 3,
-        "dropout": 0.2,
-        "lr": 1e-2,
-        "weight_decay": 0.0,
-    },
+    "sbm": Settings(50, 64, 8, 4, 0.0, 1e-3, 0.0),
+    "citation": Settings(100, 64, 8, 2, 0.6, 5e-3, 5e-4),
+    "other": Settings(100, 64, 8, 3, 0.2, 1e-2, 0.0),
 }
 
 
@@ -55,13 +45,13 @@ class Task:
     A whole graph is the only batch of all three splits, which its masks tell apart.
     """
 
-    batches: dict
+    batches: dict[str, Any]
     channels: int
     classes: int
     balanced: bool  # classes count alike in the loss and the score, as the SBM benchmarks ask
     metric: str = field(init=False)  # the score that picks the best epoch
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.metric = "balanced accuracy" if self.balanced else "accuracy"
         if self.classes == 2 and not self.balanced:
             self.metric = "ROC-AUC"
@@ -83,7 +73,7 @@ class Task:
             f"{self.classes} classes"
         )
 
-    def labelled(self, batch, out: Tensor, split: str) -> tuple[Tensor, Tensor]:
+    def labelled(self, batch: Any, out: Tensor, split: str) -> tuple[Tensor, Tensor]:
         """Logits [n, classes] and labels [n] of the split's nodes."""
         if self.whole_graph:
             mask = batch[f"{split}_mask"]
@@ -116,29 +106,49 @@ class Task:
         return 1 / self.classes
 
 
-def make_task(args) -> Task:
-    """The task of train.py's options; FileNotFoundError where its data can't be had."""
-    if args.dataset not in datasets.SBM:
-        data = datasets.load(args.dataset, args.root).to(args.device)
-        if kind(args.dataset) == "citation":
+def make_task(
+    dataset: str,
+    root: str,
+    device: torch.device | str,
+    graphs: int = 1000,
+    batch_size: int = 32,
+    walks: int = 8,
+    seed: int = 0,
+) -> Task:
+    """A task by the name of its data set, see :mod:`pyg_dfgnn.datasets`.
+
+    Args:
+        root: The folder of PyG's data sets.
+        device: Of whole graphs; batches are made on the CPU.
+        graphs: The number of training graphs of PATTERN and CLUSTER.
+        batch_size: Graphs of a training step.
+        walks: Steps of the random-walk encoding of these graphs, 0 for none.
+        seed: Of these graphs.
+
+    Raises:
+        FileNotFoundError: the data can't be had.
+    """
+    if dataset not in datasets.SBM:
+        data = datasets.load(dataset, root).to(device)
+        if kind(dataset) == "citation":
             data = NormalizeFeatures()(data)  # word counts to shares, as is usual
         whole = {split: [data] for split in ("train", "val", "test")}
         return Task(whole, data.num_features, int(data.y.max()) + 1, balanced=False)
-    if args.dataset == "pattern":
-        patterns = round(args.graphs**0.5)  # as many patterns as graphs of each, like the recipe
-        each = round(args.graphs / patterns)
+    if dataset == "pattern":
+        patterns = round(graphs**0.5)  # as many patterns as graphs of each, like the recipe
+        each = round(graphs / patterns)
         few = max(1, each // 5)
-        splits = datasets.pattern_graphs(patterns, each, few, few, args.seed)
+        splits = datasets.pattern_graphs(patterns, each, few, few, seed)
     else:
-        few = max(1, args.graphs // 5)
-        splits = datasets.cluster_graphs(args.graphs, few, few, args.seed)
-    if args.walks:
-        add_random_walks(splits, args.walks)
+        few = max(1, graphs // 5)
+        splits = datasets.cluster_graphs(graphs, few, few, seed)
+    if walks:
+        add_random_walks(splits, walks)
     batches = {
-        split: DataLoader(graphs, args.batch_size, shuffle=split == "train")
-        for split, graphs in splits._asdict().items()
+        split: DataLoader(made, batch_size, shuffle=split == "train")
+        for split, made in splits._asdict().items()
     }
-    classes = 2 if args.dataset == "pattern" else 6
+    classes = 2 if dataset == "pattern" else 6
     return Task(batches, splits.train[0].num_features, classes, balanced=True)
 
 

@@ -1,32 +1,49 @@
-"""The training loop of train.py."""
+"""A training loop for node classification."""
 
 import sys
 import time
+from typing import Any
 
 import torch
-from tasks import Task
 from torch import nn
 from tqdm import tqdm
 
+from .tasks import Task
 
-def train(net: nn.Module, task: Task, args) -> tuple[list[dict], dict]:
+Record = dict[str, Any]
+Device = torch.device | str
+
+
+def train(
+    net: nn.Module,
+    task: Task,
+    device: Device,
+    epochs: int,
+    lr: float,
+    weight_decay: float = 0.0,
+    compile: bool = False,
+    progress: bool = True,
+) -> tuple[list[Record], Record]:
     """Returns a record of each epoch and that of the best, whose weights ``net`` has in the end.
 
-    Record 0 is of the untrained net.
+    Record 0 is of the untrained net. ``progress`` shows a bar on stderr.
     """
-    optimizer = torch.optim.Adam(net.parameters(), lr=args.lr, weight_decay=args.weight_decay)
-    steps = args.epochs * len(task.batches["train"])
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=steps)
-    run = torch.compile(net, dynamic=None if task.whole_graph else True) if args.compile else net
-    [untrained] = evaluate(net, task, ["val"], args.device)
-    history, best, weights = [{"epoch": 0, "val": untrained[task.metric]}], {"val": -1.0}, {}
+    optimizer = torch.optim.Adam(net.parameters(), lr=lr, weight_decay=weight_decay)
+    steps = epochs * len(task.batches["train"])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps)
+    run = torch.compile(net, dynamic=None if task.whole_graph else True) if compile else net
+    [untrained] = evaluate(net, task, ["val"], device)
+    history: list[Record] = [{"epoch": 0, "val": untrained[task.metric]}]
+    best: Record = {"val": -1.0}
+    weights: dict[str, Any] = {}
     calm = 0.2 if sys.stderr.isatty() else 5.0  # seconds between lines of a log
-    bar = tqdm(range(1, args.epochs + 1), unit="epoch", ncols=100, mininterval=calm)
+    numbers = range(1, epochs + 1)
+    bar = tqdm(numbers, unit="epoch", ncols=100, mininterval=calm, disable=not progress)
     for epoch in bar:
         start = time.perf_counter()
-        losses, scores = train_epoch(run, task, optimizer, schedule, args.device)
+        losses, scores = train_epoch(run, task, optimizer, schedule, device)
         seconds = time.perf_counter() - start
-        val, test = evaluate(run, task, ["val", "test"], args.device)
+        val, test = evaluate(run, task, ["val", "test"], device)
         record = {"epoch": epoch, "losses": losses, "seconds": seconds, "test_scores": test}
         record |= {"train": scores[task.metric], "val": val[task.metric]}
         history.append(record)
@@ -38,7 +55,9 @@ def train(net: nn.Module, task: Task, args) -> tuple[list[dict], dict]:
     return history, best
 
 
-def train_epoch(net, task: Task, optimizer, schedule, device) -> tuple[list[float], dict]:
+def train_epoch(
+    net: Any, task: Task, optimizer: Any, schedule: Any, device: Device
+) -> tuple[list[float], dict[str, float]]:
     """The loss of each step, and the scores of the training nodes as they were trained on."""
     net.train()
     losses, outs, labels = [], [], []
@@ -57,7 +76,7 @@ def train_epoch(net, task: Task, optimizer, schedule, device) -> tuple[list[floa
 
 
 @torch.no_grad()
-def evaluate(net, task: Task, splits: list[str], device) -> list[dict[str, float]]:
+def evaluate(net: Any, task: Task, splits: list[str], device: Device) -> list[dict[str, float]]:
     """The scores of each split; a whole graph goes through the net once for all of them."""
     net.eval()
     if task.whole_graph:

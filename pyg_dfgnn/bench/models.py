@@ -3,24 +3,34 @@
 On fused layers or on PyG's own: the weights have the same names and give the same numbers.
 """
 
+from typing import Any
+
 import torch.nn.functional as F
 import torch_geometric.nn
 from torch import Tensor, nn
+
+import pyg_dfgnn.nn
+
+from ..graph import Graph
+
+LIBRARIES = {"dfgnn": pyg_dfgnn.nn, "pyg": torch_geometric.nn}
 
 
 class Block(nn.Module):
     """x + attention(norm(x)), in the Graph Transformer followed by x + feed_forward(norm(x))."""
 
-    def __init__(self, model: str, layers, hidden: int, heads: int, dropout: float, **options):
+    def __init__(
+        self, model: str, layers: Any, hidden: int, heads: int, dropout: float, **options: str
+    ) -> None:
         super().__init__()
         self.dropout = dropout
         self.norm = nn.LayerNorm(hidden)
-        self.feed_forward = None
+        self.feed_forward: nn.Module | None = None
         if model == "gt":
             self.conv = layers.TransformerConv(
                 hidden, hidden // heads, heads, root_weight=False, **options
             )
-            self.after = nn.Linear(hidden, hidden)
+            self.after: nn.Module = nn.Linear(hidden, hidden)
             self.feed_forward = nn.Sequential(
                 nn.LayerNorm(hidden),
                 nn.Linear(hidden, 2 * hidden),
@@ -34,7 +44,7 @@ class Block(nn.Module):
             self.conv = layers.AGNNConv(**options)
             self.after = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU())
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
         h = self.after(self.conv(self.norm(x), edge_index))
         x = x + F.dropout(h, self.dropout, self.training)
         if self.feed_forward is not None:
@@ -65,13 +75,10 @@ class Net(nn.Module):
         dropout: float = 0.0,
         backend: str = "dfgnn",
         method: str = "auto",
-    ):
+    ) -> None:
         super().__init__()
-        layers, options = torch_geometric.nn, {}
-        if backend == "dfgnn":
-            import pyg_dfgnn.nn as layers
-
-            options = {"method": method}
+        layers = LIBRARIES[backend]
+        options = {"method": method} if backend == "dfgnn" else {}
         self.dropout = dropout
         self.encoder = nn.Linear(channels, hidden)
         self.blocks = nn.ModuleList(
@@ -79,7 +86,7 @@ class Net(nn.Module):
         )
         self.classifier = nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
         x = self.encoder(F.dropout(x, self.dropout, self.training))
         for block in self.blocks:
             x = block(x, edge_index)

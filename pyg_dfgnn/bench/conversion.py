@@ -1,0 +1,85 @@
+"""Times of what comes before attention: from the edges of a graph to both compressed forms."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from ..graph import Graph
+from ..transforms import PrecomputeGraph
+from .case import Case, Row
+from .lab import Lab
+from .measure import time_ms
+
+ORDERS = ("by destination", "by source", "random")
+PRECOMPUTED = "PrecomputeGraph"  # in the place of an order: what it stored of the batch's graphs
+
+
+@dataclass(frozen=True)
+class Conversion(Case):
+    """The operators one by one, and all together as ``build_graph`` calls them in code that does
+    not wait; for what PrecomputeGraph stored, the structure of the collated batch."""
+
+    kind: ClassVar[str] = "conversion"
+    workload: str
+    batch: int
+    order: str
+    self_loops: bool = False
+
+    def measure(self, lab: Lab, row: Row) -> None:
+        workload = lab.workload(self.workload, self.batch)
+        row |= workload.statistics()
+        if self.order == PRECOMPUTED:
+            transform = PrecomputeGraph(torch.int32)
+            graphs = [transform(graph.clone()) for graph in lab.graphs(self.workload, self.batch)]
+            batch = Batch.from_data_list(graphs).to(lab.device)
+            whole = partial(structure, batch, self.self_loops)
+            row["all_ms"] = time_ms(lambda _: whole(), lab.device, lab.budget_ms).rounded()
+            return
+        edge_index = ordered(workload.edge_index(), self.order, lab.seed)
+        calls = operators(edge_index, workload.num_nodes, self.self_loops)
+        for name, call in calls.items():
+            row[f"{name}_ms"] = time_ms(call, lab.device, lab.budget_ms).rounded()
+
+
+def ordered(edge_index: Tensor, order: str, seed: int) -> Tensor:
+    """The edges, which are sorted by destination, in the order."""
+    if order == "by source":
+        return edge_index[:, edge_index[0].argsort(stable=True)]
+    if order == "random":
+        rng = torch.Generator(edge_index.device).manual_seed(seed)
+        count = edge_index.size(1)
+        return edge_index[:, torch.randperm(count, generator=rng, device=edge_index.device)]
+    return edge_index
+
+
+def operators(
+    edge_index: Tensor, nodes: int, self_loops: bool
+) -> dict[str, Callable[[int], object]]:
+    """What to time, by name."""
+    src, dst = edge_index
+    ops = torch.ops.dfgnn
+    rowptr, col, _, _ = ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops)
+
+    def everything(_: int) -> None:
+        rowptr, col, _, _ = ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops)
+        ops.csr_to_csc(rowptr, col, nodes)
+        ops.find_tiles(rowptr, col)
+
+    return {
+        "coo_to_csr": lambda _: ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops),
+        "csr_to_csc": lambda _: ops.csr_to_csc(rowptr, col, nodes),
+        "find_tiles": lambda _: ops.find_tiles(rowptr, col),
+        "all": everything,
+    }
+
+
+def structure(batch: Batch, self_loops: bool) -> Graph:
+    """That of a collated batch, made anew: for tensors that nobody has seen yet."""
+    unseen = copy.copy(batch).apply(lambda tensor: tensor.detach())
+    return unseen.graph(self_loops)

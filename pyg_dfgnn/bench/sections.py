@@ -1,0 +1,270 @@
+"""The sections of the evaluation: which cases each is made of, on the device at hand.
+
+A case that several sections ask for is measured once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .accuracy import Accuracy
+from .attention import Attention
+from .case import Case
+from .conversion import ORDERS, PRECOMPUTED, Conversion
+from .layers import Layer
+from .registry import BATCHES, DATASETS, DEGREES, LARGE, WHOLE
+from .roofs import ROW_BYTES, TABLE_MIB, Copy, Gather
+from .steps import MODELS, TrainingStep
+
+SCORES = ("dot", "cosine", "additive")
+BATCH_SIZES = (64, 128, 256, 512, 1024, 2048)
+HEAD_DIMS = (16, 32, 64, 128, 256)
+COMPILED = ("compiled", "flex")
+FLEX = (("PATTERN", "fp32"), ("PATTERN", "bf16"), ("MNIST", "bf16"), ("Cora", "fp32"))
+TRAINED: tuple[str, ...] = ("Cora", "CiteSeer", "Tolokers")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much to measure.
+
+    Attributes:
+        device: "cuda" or "cpu".
+        quick: Some cases of each section, in less than two minutes.
+        names: Data sets; None for those that suit the device.
+        dtypes: "fp32", "bf16", "fp16".
+        batch: Graphs of a batch.
+        seeds: Of training.
+        epochs: Of training.
+    """
+
+    device: str
+    quick: bool = False
+    names: tuple[str, ...] | None = None
+    dtypes: tuple[str, ...] = ("fp32", "bf16")
+    batch: int = 1024
+    seeds: int = 5
+    epochs: int = 100
+
+    @classmethod
+    def of(
+        cls,
+        device: str,
+        quick: bool,
+        names: list[str] | None = None,
+        dtypes: list[str] | None = None,
+        batch: int | None = None,
+        seeds: int | None = None,
+        epochs: int | None = None,
+    ) -> "Scope":
+        """What is None is chosen by the device."""
+        small = device == "cpu"
+        if dtypes is None:
+            dtypes = ["fp32"] if small or quick else ["fp32", "bf16"]
+        if batch is None:
+            batch = (4 if quick else 32) if small else (128 if quick else 1024)
+        seeds, epochs = seeds or (1 if quick else 5), epochs or (3 if quick else 100)
+        chosen = None if names is None else tuple(names)
+        return cls(device, quick, chosen, tuple(dtypes), batch, seeds, epochs)
+
+    def select(self, *suitable: str) -> tuple[str, ...]:
+        """Those of these data sets that are asked for."""
+        return tuple(name for name in suitable if self.names is None or name in self.names)
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        if self.names is None and self.quick:
+            return ("PATTERN", "MNIST")
+        return self.select(*BATCHES)
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        if self.names is None and (self.quick or self.device == "cpu"):
+            return ("Cora",) if self.quick else ("Cora", "CiteSeer", "PubMed")
+        return self.select(*WHOLE)
+
+    @property
+    def large(self) -> tuple[str, ...]:
+        if self.names is None and (self.quick or self.device == "cpu"):
+            return ()
+        return self.select(*LARGE)
+
+    def size(self, name: str) -> int:
+        """Graphs to take of a data set."""
+        return self.batch if DATASETS[name].is_batch else 1
+
+
+class Section(NamedTuple):
+    title: str
+    cases: Callable[[Scope], Iterator[Case]]
+
+
+def roofs(scope: Scope) -> Iterator[Case]:
+    yield Copy()
+    for row_bytes in ROW_BYTES:
+        for table_mib in TABLE_MIB[:2] if scope.quick else TABLE_MIB:
+            yield Gather(table_mib, row_bytes)
+
+
+def batch(scope: Scope) -> Iterator[Case]:
+    yield from beside(scope, scope.batches, ("sdpa", "flex", "cusparse", "dgl"))
+
+
+def full(scope: Scope) -> Iterator[Case]:
+    dense = () if scope.quick else ("sdpa", "flex")  # they take long on a CPU
+    yield from beside(scope, scope.whole, (*dense, "cusparse", "dgl"))
+
+
+def beside(scope: Scope, names: tuple[str, ...], others: tuple[str, ...]) -> Iterator[Case]:
+    """All scores beside PyG eager, dot scores beside others too."""
+    for name in names:
+        for dtype in scope.dtypes:
+            for score in SCORES:
+                backends = ("auto", "pyg", "compiled", *(others if score == "dot" else ()))
+                for backend in backends:
+                    if backend not in COMPILED or is_compiled(scope, backend, name, dtype, score):
+                        yield Attention(name, scope.size(name), score, dtype, backend)
+
+
+def is_compiled(scope: Scope, backend: str, name: str, dtype: str, score: str) -> bool:
+    """What torch.compile needs many seconds for is measured in some places only."""
+    if scope.quick:
+        return False
+    if backend == "flex":
+        return (name, dtype) in FLEX
+    if score == "dot" and dtype == "fp32":
+        return name in (*BATCHES, "Cora", "PubMed")
+    return name == "PATTERN" and (score == "dot" or dtype == "fp32")
+
+
+def super_nodes(scope: Scope) -> Iterator[Case]:
+    """PyG's message passing, which takes a tenth of a second and more here, in some places."""
+    for name in scope.large:
+        for dtype in scope.dtypes:
+            for backend in ("auto", "smmf", "pmf", "cusparse", "pyg"):
+                yield Attention(name, 1, "dot", dtype, backend)
+            for score in ("cosine", "additive"):
+                yield Attention(name, 1, score, dtype, "auto")
+        yield Attention(name, 1, "additive", "fp32", "pyg")
+
+
+def methods(scope: Scope) -> Iterator[Case]:
+    for name in (*scope.batches, *scope.whole):
+        for dtype in scope.dtypes:
+            for backend in ("smmf", "pmf", "tile", "auto"):
+                yield Attention(name, scope.size(name), "dot", dtype, backend)
+
+
+def ablation(scope: Scope) -> Iterator[Case]:
+    """Fusion; the order of nodes; rows of equal degrees beside skewed ones."""
+    for name in (*scope.batches, *scope.whole, *scope.large[:1]):
+        for backend in ("smmf", "pmf", "unfused", *(() if name in LARGE else ("tile",))):
+            yield Attention(name, scope.size(name), "dot", "fp32", backend)
+    some = ("PATTERN", "COCO-SP", "PubMed", "ogbn-proteins")
+    for name in scope.select(*some[: 1 if scope.quick or scope.device == "cpu" else 4]):
+        for order in ("sorted", "shuffled"):
+            for backend in ("smmf", "auto"):
+                yield Attention(name, scope.size(name), "dot", "fp32", backend, order=order)
+    size = "small" if scope.quick or scope.device == "cpu" else "large"
+    for name in scope.select(*(name for name in DEGREES if name.endswith(size))):
+        for backend in ("smmf", "pmf"):
+            yield Attention(name, 1, "dot", "fp32", backend)
+
+
+def features(scope: Scope) -> Iterator[Case]:
+    for name in scope.select(*spread(scope)):
+        for dtype in scope.dtypes:
+            for head_dim in HEAD_DIMS[::2] if scope.quick else HEAD_DIMS:
+                for backend in ("auto", "pyg"):
+                    yield Attention(
+                        name, scope.size(name), "dot", dtype, backend, head_dim=head_dim
+                    )
+
+
+def spread(scope: Scope) -> tuple[str, ...]:
+    """Graphs of three kinds: dense, sparse, whole."""
+    return ("PATTERN", "Cora") if scope.quick else ("PATTERN", "COCO-SP", "PubMed")
+
+
+def batch_size(scope: Scope) -> Iterator[Case]:
+    sizes: tuple[int, ...] = BATCH_SIZES
+    if scope.quick or scope.device == "cpu":
+        sizes = tuple(max(1, scope.batch * size // 64) for size in (64, 128, 256))
+    for name in scope.select(*(("PATTERN",) if scope.quick else ("PATTERN", "MNIST", "COCO-SP"))):
+        for size in sizes:
+            for backend in ("auto", "pyg"):
+                yield Attention(name, size, "dot", scope.dtypes[0], backend)
+
+
+def heads(scope: Scope) -> Iterator[Case]:
+    for name in scope.select(*spread(scope)):
+        for score in SCORES[:1] if scope.quick else SCORES:
+            for shape in ((1, 128), (8, 16)):
+                for backend in ("auto", "pyg"):
+                    yield Attention(name, scope.size(name), score, scope.dtypes[0], backend, *shape)
+
+
+def end_to_end(scope: Scope) -> Iterator[Case]:
+    names = (
+        ("PATTERN",) if scope.quick or scope.device == "cpu" else ("PATTERN", "MNIST", "COCO-SP")
+    )
+    shape = (2, 32) if scope.quick else (4, 64) if scope.device == "cpu" else (10, 128)
+    for name in scope.select(*names):
+        for dtype in scope.dtypes:
+            for model in MODELS if name == "PATTERN" and dtype == "fp32" else MODELS[:1]:
+                backends = ["dfgnn", "dfgnn-convert", "pyg"]
+                if not scope.quick and name == "PATTERN" and model != "agnn":
+                    backends.append("pyg-compiled")
+                for backend in backends:
+                    size = scope.size(name)
+                    yield TrainingStep(name, size, model, dtype, backend, *shape)
+
+
+def preprocess(scope: Scope) -> Iterator[Case]:
+    for name in (*scope.select(*spread(scope)), *scope.large[-1:]):
+        is_batch = DATASETS[name].is_batch
+        for order in (*ORDERS, *((PRECOMPUTED,) if is_batch else ())):
+            for self_loops in (False, True) if is_batch and not scope.quick else (False,):
+                yield Conversion(name, scope.size(name), order, self_loops)
+
+
+def memory(scope: Scope) -> Iterator[Case]:
+    """Of layers; peaks of attention are measured along with its times."""
+    if scope.quick or scope.device == "cpu":
+        small = {"nodes": 2000, "edges": 60000, "features": 64}
+        for layer in ("GATConv", "TransformerConv"):
+            for library in ("dfgnn", "pyg"):
+                yield Layer(layer, library, **small)
+    else:
+        for layer in ("GATConv", "TransformerConv", "AGNNConv"):
+            for library in ("dfgnn", "pyg"):
+                yield Layer(layer, library)
+
+
+def accuracy(scope: Scope) -> Iterator[Case]:
+    names = TRAINED
+    if scope.names is None and scope.device == "cpu":
+        names = TRAINED[:2]  # a training on Tolokers with PyG's layers takes minutes
+    for name in scope.select(*(("pattern",) if scope.quick else names)):
+        for model in MODELS[:1] if scope.quick else MODELS:
+            for seed in range(scope.seeds):
+                for library in ("dfgnn", "pyg"):
+                    graphs = 16 if scope.quick else 1000
+                    yield Accuracy(name, model, library, seed, scope.epochs, graphs)
+
+
+SECTIONS = {
+    "roofs": Section("Roofs of the device", roofs),
+    "batch": Section("Batches of small graphs", batch),
+    "full": Section("Whole graphs", full),
+    "super": Section("Graphs with super nodes", super_nodes),
+    "methods": Section("SMMF, PMF and tile", methods),
+    "ablation": Section("Ablations", ablation),
+    "features": Section("Feature sizes", features),
+    "batch-size": Section("Batch sizes", batch_size),
+    "heads": Section("Heads", heads),
+    "end-to-end": Section("Training steps, end to end", end_to_end),
+    "preprocess": Section("Preprocessing", preprocess),
+    "memory": Section("Memory of layers", memory),
+    "accuracy": Section("Accuracy", accuracy),
+}

@@ -1,0 +1,250 @@
+"""Tables of a section's rows, their cells text."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from . import backends, steps
+from .case import Row
+from .labels import MODELS, both_passes, distinct, graph, milliseconds, size, where
+from .layers import GIB
+
+
+class Table(NamedTuple):
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def pivot(
+    title: str,
+    rows: list[Row],
+    index: Mapping[str, Callable[[Row], str]],
+    column: Callable[[Row], str],
+    cell: Callable[[Row], str] = both_passes,
+) -> Table:
+    """A line for each combination of ``index``, a column for each value of ``column``.
+
+    A column that has nothing but one note becomes part of the title.
+    """
+    columns = distinct(rows, column)
+    for name in list(columns):
+        cells = {cell(row) for row in rows if column(row) == name}
+        if len(cells) == 1 and cells == {row["note"] for row in rows if column(row) == name}:
+            columns.remove(name)
+            title += f"; {name}: {cells.pop()}"
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        key = tuple(value(row) for value in index.values())
+        lines.setdefault(key, {})[column(row)] = cell(row)
+    body = [[*key, *(cells.get(name, "") for name in columns)] for key, cells in lines.items()]
+    return Table(title, [*index, *columns], body)
+
+
+def backend(row: Row) -> str:
+    return backends.LABELS[row["backend"]]
+
+
+def dtype(row: Row) -> str:
+    return row["dtype"]
+
+
+MS = "forward / forward+backward, ms"
+GRAPH: dict[str, Callable[[Row], str]] = {"graph": graph}
+
+
+def attention(rows: list[Row]) -> list[Table]:
+    index = {"graph": graph, "nodes, edges": sizes(rows), "dtype": dtype}
+    tables = [
+        pivot(f"{MODELS[score]}: {MS}", where(rows, score=score), index, backend)
+        for score in distinct(rows, "score")
+    ]
+    dot = where(rows, score="dot")
+    if any("forward_backward_mib" in row for row in dot):
+        title = "GT (dot): peak memory of forward+backward beyond inputs and outputs, MiB"
+        tables.append(pivot(title, dot, index, backend, mib))
+    return tables
+
+
+def sizes(rows: list[Row]) -> Callable[[Row], str]:
+    """The size of a row's graph, which rows that failed early do not know."""
+    known = {(row["workload"], row["batch"]): size(row) for row in rows if "nodes" in row}
+    return lambda row: known.get((row["workload"], row["batch"]), "")
+
+
+def mib(row: Row) -> str:
+    return f"{row['forward_backward_mib']:.0f}" if "forward_backward_mib" in row else row["note"]
+
+
+def methods(rows: list[Row]) -> list[Table]:
+    return [pivot(f"GT (dot): {MS}", rows, {"graph": graph, "dtype": dtype}, backend)]
+
+
+def ablation(rows: list[Row]) -> list[Table]:
+    degrees = [row for row in rows if " degrees, " in row["workload"]]
+    ordered = distinct(where(rows, order="shuffled"), "workload")
+    plain = [row for row in where(rows, order="sorted") if row not in degrees]
+    fusion = [row for row in plain if row["backend"] != "auto"]
+    order = [
+        row for row in rows if row["workload"] in ordered and row["backend"] in ("smmf", "auto")
+    ]
+    tables = []
+    if fusion:
+        tables.append(pivot(f"Fusion: {MS}", fusion, GRAPH, backend))
+    if order:
+        tables.append(pivot(f"Order of nodes: {MS}", order, GRAPH, backend))
+    if degrees:
+        tables.append(pivot(f"Degrees: {MS}", degrees, GRAPH, backend))
+    return tables
+
+
+def features(rows: list[Row]) -> list[Table]:
+    index = {"graph": graph, "dtype": dtype, "": backend}
+    title = f"GT (dot), one head of so many features: {MS}"
+    ascending = sorted(rows, key=lambda row: row["head_dim"])
+    return [pivot(title, ascending, index, lambda row: str(row["head_dim"]))]
+
+
+def batch_sizes(rows: list[Row]) -> list[Table]:
+    index = {"data set": lambda row: f"{row['workload']} ({row.get('graph', '?')})", "": backend}
+    ascending = sorted(rows, key=lambda row: row["batch"])
+    title = f"GT (dot), so many graphs: {MS}"
+    return [pivot(title, ascending, index, lambda row: str(row["batch"]))]
+
+
+def heads(rows: list[Row]) -> list[Table]:
+    index = {"graph": graph, "model": lambda row: MODELS[row["score"]], "": backend}
+    shape = lambda row: f"{row['heads']}×{row['head_dim']}"  # noqa: E731
+    return [pivot(f"Heads × features: {MS}", rows, index, shape)]
+
+
+def end_to_end(rows: list[Row]) -> list[Table]:
+    columns = ["graph", "model", "dtype", "layers", *steps.PHASES, "sum", "step", "speedup", ""]
+    lines = []
+    for row in rows:
+        alike = where(rows, **{k: row[k] for k in ("workload", "batch", "model", "dtype")})
+        base = [r["step_ms"][0] for r in where(alike, backend="pyg") if "step_ms" in r]
+        parts = [row.get(f"{phase}_ms") for phase in steps.PHASES]
+        known = [part[0] for part in parts if part is not None]
+        line = [graph(row), row["model"].upper(), row["dtype"], steps.LABELS[row["backend"]]]
+        line += [milliseconds(part) for part in parts]
+        line.append(f"{sum(known):.3g}" if known else "–")
+        line.append(milliseconds(row.get("step_ms")))
+        line.append(f"{base[0] / row['step_ms'][0]:.1f}" if base and "step_ms" in row else "–")
+        lines.append([*line, row["note"]])
+    return [Table("One training step, ms", columns, lines)]
+
+
+def conversion(rows: list[Row]) -> list[Table]:
+    names = ("coo_to_csr", "csr_to_csc", "find_tiles", "all")
+    lines = [
+        [graph({**row, "order": ""}), size(row), row["order"], "yes" if row["self_loops"] else "no"]
+        + [milliseconds(row.get(f"{name}_ms")) for name in names]
+        + [row["note"]]
+        for row in rows
+    ]
+    return [Table("ms", ["graph", "nodes, edges", "edges", "self-loops", *names, ""], lines)]
+
+
+def layers(rows: list[Row]) -> list[Table]:
+    columns = ["layer", "library", "nodes, edges", "first step", "later steps", "kept", ""]
+    lines = [
+        [row["layer"], row["library"], size(row)]
+        + [f"{row[n] / GIB:.3g}" if n in row else "–" for n in ("first_peak", "later_peak", "kept")]
+        + [row["note"]]
+        for row in rows
+    ]
+    return [Table("GiB beyond inputs, outputs and parameters (stand-in)", columns, lines)]
+
+
+def workloads(rows: list[Row]) -> Table:
+    """The graphs that attention was measured on."""
+    known: dict[str, list[str]] = {}
+    for row in where(rows, kind="attention", order="sorted"):
+        if "nodes" in row:
+            numbers = (row["nodes"], row["edges"], row["max_degree"])
+            known[graph(row)] = [graph(row), *(f"{number:,}" for number in numbers)]
+    columns = ["graph", "nodes", "edges", "largest degree"]
+    return Table("Graphs", columns, sorted(known.values()))
+
+
+def roofs(rows: list[Row]) -> list[Table]:
+    lines = [["copy", "", "", gb(row)] for row in where(rows, kind="copy")]
+    lines += [
+        ["gather", str(row["table_mib"]), str(row["row_bytes"]), gb(row)]
+        for row in where(rows, kind="gather")
+    ]
+    return [Table("Bandwidth", ["", "table, MiB", "row, bytes", "GB/s"], lines)]
+
+
+def gb(row: Row) -> str:
+    return str(row.get("gb_per_s", row["note"]))
+
+
+def accuracy(rows: list[Row]) -> list[Table]:
+    columns = ["data", "model", "seeds", "score", "pyg_dfgnn", "PyG", "largest difference"]
+    lines = []
+    for dataset, model in distinct(rows, lambda row: (row["dataset"], row["model"])):
+        alike = where(rows, dataset=dataset, model=model)
+        scores = {
+            library: {
+                row["seed"]: row["test"] for row in where(alike, library=library) if "test" in row
+            }
+            for library in ("dfgnn", "pyg")
+        }
+        ours, theirs = scores["dfgnn"], scores["pyg"]
+        both = [abs(ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
+        line = [graph(alike[0]), model.upper(), str(len(both)), alike[0].get("metric", "")]
+        line += [spread(list(ours.values())) or alike[0]["note"], spread(list(theirs.values()))]
+        lines.append([*line, f"{max(both):.4f}" if both else "–"])
+    return [Table("Test score of the epoch that validates best: mean ± deviation", columns, lines)]
+
+
+def spread(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.4f}" if values else ""
+    return f"{mean(values):.4f} ± {stdev(values):.4f}"
+
+
+TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
+    "roofs": roofs,
+    "batch": attention,
+    "full": attention,
+    "super": attention,
+    "methods": methods,
+    "ablation": ablation,
+    "features": features,
+    "batch-size": batch_sizes,
+    "heads": heads,
+    "end-to-end": end_to_end,
+    "preprocess": conversion,
+    "memory": layers,
+    "accuracy": accuracy,
+}
+
+
+def as_csv(rows: list[Row]) -> str:
+    """All that is known of rows: times as three columns each, curves left out."""
+    flat = [flattened(row) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def flattened(row: Row) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if not isinstance(value, list):
+            flat[name] = value
+        elif name.endswith("ms"):
+            flat |= dict(zip((name, f"{name}_low", f"{name}_high"), value, strict=True))
+    return flat
