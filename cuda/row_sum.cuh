@@ -82,7 +82,9 @@ class VectorSum {
   }
 
  private:
-  static constexpr int kUnroll = W::kSteps >= 4 ? 2 : W::kSteps >= 2 ? 4 : 8, kStep = kUnroll * W::kGroups;
+  static constexpr int kInFlight = W::kSteps >= 4 ? 2 : W::kSteps >= 2 ? 4 : 8;
+  static constexpr int kUnroll = kInFlight < W::kLanes ? kInFlight : W::kLanes;  // no more entries than a batch has
+  static constexpr int kStep = kUnroll * W::kGroups;
 
   __device__ __forceinline__ static int entry(int base, int u) {
     return base + u * W::kGroups + static_cast<int>(threadIdx.x) % kWarp / W::kLanes;
