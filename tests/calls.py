@@ -142,6 +142,11 @@ def assert_near(
     )
 
 
+def assert_same_bits(first: list[Tensor], second: list[Tensor]) -> None:
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
 def check_forward(path: str, score: str, graph: Csr, operands: dict[str, Tensor], **options):
     out, lse = run(path, score, graph, operands, **options)
     value = operands[reference.VALUE[score]]

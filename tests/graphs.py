@@ -136,6 +136,7 @@ GRAPHS: dict[str, Callable[[], Csr]] = {
     "spare_capacity": spare_capacity,
     "star_of_sources": lambda: from_degrees([1] * 900, 1),
     "super_node": lambda: from_degrees([3, 13000, 2], 50),
+    "super_source": lambda: from_degrees([1] * 3000, 1),
 }
 
 

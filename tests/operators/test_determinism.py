@@ -3,7 +3,16 @@
 import graphs
 import pytest
 import torch
-from calls import DTYPES, METHODS, SCORES, cpu_threads, gradients, make_operands, run
+from calls import (
+    DTYPES,
+    METHODS,
+    SCORES,
+    assert_same_bits,
+    cpu_threads,
+    gradients,
+    make_operands,
+    run,
+)
 
 
 def results(path: str, score: str, graph: graphs.Csr, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -14,11 +23,6 @@ def results(path: str, score: str, graph: graphs.Csr, dtype: torch.dtype) -> lis
     seed = torch.tensor([11], device=graph.col.device)
     out, lse = run(path, score, graph, leaves, dropout_p=0.2, seed=seed)
     return [out, lse, *gradients((out, lse), leaves, with_lse=True).values()]
-
-
-def assert_same_bits(first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
-    for a, b in zip(first, second, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,0 +1,105 @@
+"""Rows by a warp each on CUDA (cuda/row_units.cuh): long ones in pieces, units from a counter,
+16-bit rows on tensor cores and what these cannot say. On the CPU the same by the CPU's kernel."""
+
+import graphs
+import pytest
+import reference
+import torch
+from calls import (
+    BACKWARD_TOLERANCE,
+    FORWARD_TOLERANCE,
+    assert_near,
+    assert_same_bits,
+    check_backward,
+    check_forward,
+    gradients,
+    make_operands,
+    run,
+)
+
+HALVES = (torch.float16, torch.bfloat16)
+SCORES = ("dot", "cosine", "additive")
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (3, 64), (2, 96)])
+@pytest.mark.parametrize("name", ["hub", "super_source", "degrees_around_tiles", "super_node"])
+@pytest.mark.parametrize("score", SCORES)
+def test_half_precision(score, name, heads, head_dim, dtype, device):
+    graph = graphs.make(name, device)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
+    check_forward("pmf_fwd", score, graph, operands)
+    check_backward("pmf_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_dropout_on_tensor_cores(score, dtype, device):
+    graph = graphs.make("degrees_around_tiles", device)
+    operands = make_operands(score, graph, 2, 64, dtype)
+    seed = torch.tensor([5], device=device)
+    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
+    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
+
+
+def long_rows(device: str) -> graphs.Csr:
+    """More rows than a GPU holds blocks, of 70 edges, and one of 20,000."""
+    return graphs.from_degrees([70] * 3000 + [20_000] + [70] * 3000, 4000).to(device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
+@pytest.mark.parametrize("score", SCORES)
+def test_units_from_a_counter(score, method, dtype, cuda):
+    graph = long_rows(cuda)
+    operands = make_operands(score, graph, 1, 64, dtype)
+    check_forward(method, score, graph, operands)
+    check_backward(method, score, graph, operands)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
+def test_same_bits_whoever_takes_a_unit(method, dtype, cuda):
+    graph = long_rows(cuda)
+    leaves = {k: t.requires_grad_() for k, t in make_operands("dot", graph, 2, 64, dtype).items()}
+
+    def results() -> list[torch.Tensor]:
+        outputs = run(method, "dot", graph, leaves)
+        return [*outputs, *gradients(outputs, leaves, with_lse=True).values()]
+
+    expected = results()
+    for _ in range(5):
+        assert_same_bits(results(), expected)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
+def test_values_that_are_not_finite(value, dtype, device):
+    """They stay where they are: in the rows that have such a source, and there in its feature."""
+    graph = graphs.make("degrees_around_tiles", device)
+    operands = make_operands("dot", graph, 2, 64, dtype)
+    operands["v"][3, 0, 5] = operands["v"][7, 1, 63] = value
+    out, _ = run("pmf_fwd", "dot", graph, operands)
+    expected, _ = reference.attention("dot", graph, operands)
+    assert 0 < int((~expected.isfinite()).sum()) < expected.numel() / 8
+    assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
+
+
+@pytest.mark.parametrize("name", ["hub", "super_node"])
+@pytest.mark.parametrize("size", [1e-3, 1, 3e3])
+def test_gradients_of_any_size_in_float16(size, name, device):
+    """Gradients of logits over 255 pass the range that weights have on tensor cores."""
+    graph = graphs.make(name, device)
+    operands = make_operands("dot", graph, 1, 64, torch.float16)
+    operands["k"] /= 64  # small gradients of q beside large ones of logits
+    leaves = {k: t.requires_grad_() for k, t in operands.items()}
+    out, _ = run("pmf_fwd", "dot", graph, leaves)
+    grad_out = torch.sin(torch.arange(out.numel(), device=device)).view_as(out).half() * size
+    exact = {k: t.detach().double().requires_grad_() for k, t in operands.items()}
+    expected_out, _ = reference.attention("dot", graph, exact)
+    found = torch.autograd.grad(out, tuple(leaves.values()), grad_out)
+    expected = torch.autograd.grad(expected_out, tuple(exact.values()), grad_out.double())
+    for operand, a, b in zip(operands, found, expected, strict=True):
+        inside = b.abs() < 6e4
+        tolerance = 4 * BACKWARD_TOLERANCE[torch.float16]
+        assert_near(a[inside], b[inside], tolerance, f"gradient of {operand}", size / 10)
