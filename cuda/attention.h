@@ -60,8 +60,8 @@ struct Gradients {
 
 // A workspace is device memory of as many bytes as *_workspace says, aligned to 16.
 
-// SMMF, Shared Memory Maximization Fusion: one kernel forward; backward, one for delta and one a side; nothing of size
-// num_edges is stored.
+// SMMF, Shared Memory Maximization Fusion: one kernel forward; backward, one for delta and one a side. Its workspace
+// is for pieces of long rows, 4 bytes an edge at the most.
 cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 size_t smmf_bwd_workspace(const Attention& attention);
 cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
@@ -69,7 +69,7 @@ cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, voi
 // Whether smmf_bwd can run: a row of features must fit a warp's registers. pmf_bwd takes any head size.
 bool smmf_bwd_supports(Type type, int head_dim);
 
-// PMF, Parallelism Maximization Fusion: an edge-parallel SDDMM, then the rest by rows; backward, the gradient of every
+// PMF, Parallelism Maximization Fusion: an SDDMM balanced over edges, then the rest by rows; backward, the gradient of every
 // edge and head is stored, then used by rows and by columns. Workspaces grow with num_edges * heads.
 size_t pmf_fwd_workspace(const Attention& attention);
 cudaError_t pmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);

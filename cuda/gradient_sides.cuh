@@ -9,8 +9,7 @@
 
 namespace dfgnn::cuda {
 
-// The two passes are one kernel seen from either side: a node's own rows stay in registers, those of the nodes it
-// shares edges with are gathered. `features` takes part in the logit, `value_features` in <grad_out_i, value_j>.
+// A node's own rows stay in registers, those of the nodes that it shares edges with are gathered.
 enum class Side { rows, columns };
 
 template <Side side>
@@ -105,7 +104,8 @@ cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUni
 // The gradients of row (or column) n and head h, or of a piece of one, by a warp.
 template <Side side, Score score, class S>
 __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, const Gradients& g, typename S::A* slots,
-                                             Pair<typename S::A>* pairs, int n, const Range& entries, int64_t slot,
+                                             Pair<typename S::A>* pairs, const Dropout<typename S::A>& dropout,
+                                             const PairScore<score, S>& pair, int n, const Range& entries, int64_t slot,
                                              int h) {
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
@@ -113,9 +113,7 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
   const Pass<side> pass{a, g};
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  const Dropout dropout(a);
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
-  const PairScore<score, S> pair(a, h, lane);
   const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
   Fragment<S> own, own_value, grad, grad_value;
@@ -200,8 +198,10 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
     gradients_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                      RowUnits units, typename S::A* slots, Pair<typename S::A>* pairs) {
   const Pass<side> pass{a, g};
+  const Dropout dropout(a);
+  const PairScore<score, S> pair(a, blockIdx.y, threadIdx.x % S::kLanes);
   for_units(pass.ptr(), pass.num_own(), a.num_edges, units, [&](int n, const Range& entries, int64_t slot) {
-    gradient_row<side, score, S>(a, g, slots, pairs, n, entries, slot, blockIdx.y);
+    gradient_row<side, score, S>(a, g, slots, pairs, dropout, pair, n, entries, slot, blockIdx.y);
   });
 }
 
@@ -211,12 +211,16 @@ inline Attention without_edges_to_nowhere(Attention a) {
   return a;
 }
 
+template <Side side, Score score>
+RowUnits plan_side(const Attention& a) {
+  const int64_t num_own = side == Side::rows ? a.num_dst : a.num_src;
+  return plan_units(num_own, a.num_edges, a.heads * slot_width<side, score>(a.head_dim));
+}
+
 // Of one side of a backward pass, in bytes.
 template <Side side, Score score, class S>
 size_t scratch_bytes(const Attention& a) {
-  const int64_t num_own = side == Side::rows ? a.num_dst : a.num_src;
-  return UnitScratch<typename S::A>::bytes(plan_units(num_own, a.num_edges), a.heads,
-                                           slot_width<side, score>(a.head_dim));
+  return UnitScratch<typename S::A>::bytes(plan_side<side, score>(a), a.heads, slot_width<side, score>(a.head_dim));
 }
 
 // Launches a kernel over the units of a side (launch_units), then adds up what their pieces left.
@@ -225,7 +229,7 @@ cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_me
                         Kernel* kernel, Kernel* exact, const Launch& launch) {
   const Pass<side> pass{a, g};
   if (pass.num_own() == 0) return cudaSuccess;
-  const RowUnits units = plan_units(pass.num_own(), a.num_edges);
+  const RowUnits units = plan_side<side, score>(a);
   const UnitScratch<typename S::A> scratch(scratch_memory, a.heads);
   const cudaError_t error =
       launch_units(units, a, pass.num_own(), scratch.counters, stream, kernel, exact,

@@ -5,7 +5,7 @@
 
 namespace dfgnn::cuda {
 
-// result_r[h] = sum over the pieces of row r, in ascending order, of slots[slot][h][offset ..]. Where lse is
+// result_r[h] = sum over the pieces of row r, in a fixed order, of slots[slot][h][offset ..]. Where lse is
 // given, pieces are weighted sums of a softmax: after their features they hold its maximum and its sum.
 template <class T>
 struct Merge {

@@ -12,10 +12,9 @@ namespace dfgnn::cuda {
 namespace {
 
 // Rows on tensor cores, 16 edges at a time: their rows times the own row (sddmm.cuh), the gradient of an edge by a
-// lane, and weighted sums of src's rows, which are read again, from the L1 cache (row_sum.cuh). Returns false, with no
-// sum stored, where a sum is not exact.
+// lane, and weighted sums of src's rows, which are read again, from the L1 cache (row_sum.cuh).
 template <Score score, class S>
-__device__ __forceinline__ bool tensor_gradient_row(const Typed<typename S::T>& a, const Gradients& g, float* slots,
+__device__ __forceinline__ void tensor_gradient_row(const Typed<typename S::T>& a, const Gradients& g, float* slots,
                                                     Pair<float>* pairs, unsigned* inexact, int i, const Range& edges,
                                                     int64_t slot, int h) {
   using Sum = TensorSum<S>;
@@ -54,22 +53,23 @@ __device__ __forceinline__ bool tensor_gradient_row(const Typed<typename S::T>& 
       dot = sources.dot(dst_row(i));
     }
     const auto d = edge_gradient<score>(a, dot, dp, lse, delta, dropout.factor(e, h), i, node, e, h);
-    __syncwarp();
-    if (!(lane_group() & 1)) {
-      const bool live = place < count;
-      if constexpr (kAdditive) {
-        if (live) grad_scalar += d.operand;
-      } else {
-        float weight = score == Score::dot ? d.operand * a.logit_scale : d.operand;
-        if constexpr (kShared) weight *= a.at(a.src_scale, a.scalar(safe_node, h));
+    const bool live = place < count, is_first = !(lane_group() & 1);  // of the two lanes with this edge
+    if constexpr (kAdditive) {
+      if (live && is_first) grad_scalar += d.operand;
+    } else {
+      float weight = score == Score::dot ? d.operand * a.logit_scale : d.operand;
+      if constexpr (kShared) weight *= a.at(a.src_scale, a.scalar(safe_node, h));
+      weight = grad.fit(live ? weight : 0.f);
+      __syncwarp();
+      if (is_first) {
         batch.node[place] = safe_node;
-        batch.put(place, live ? weight : 0.f);
+        batch.put(place, weight);
       }
-      if (live) {
-        pairs[a.scalar(e, h)] = {d.weight, d.operand};
-        if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
-        if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
-      }
+    }
+    if (live && is_first) {
+      pairs[a.scalar(e, h)] = {d.weight, d.operand};
+      if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
+      if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
     }
     __syncwarp();
     if constexpr (!kAdditive) {
@@ -119,12 +119,12 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
     value_batch.node[lane] = batch.node[lane] = max(node, 0);
     __syncwarp();
     grad_value.load(value_batch, count, grad_row);
-    value_batch.put(lane, pair.weight);
+    value_batch.put(lane, grad_value.fit(pair.weight));
     if constexpr (kAdditive) {
       grad_scalar += pair.operand;
     } else {
       const A scale = score == Score::cosine ? a.at(a.dst_scale, a.scalar(max(node, 0), h)) : a.logit_scale;
-      batch.put(lane, pair.operand * scale);
+      batch.put(lane, grad.fit(pair.operand * scale));
     }
     load(first + kWarp + lane);
     __syncwarp();

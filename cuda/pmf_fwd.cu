@@ -1,4 +1,5 @@
-// PMF forward: an edge-parallel SDDMM writes the logits, softmax and SpMM follow by rows.
+// PMF forward: an SDDMM writes the logits, edge-parallel or, on tensor cores, by rows and pieces of rows that are as
+// balanced; softmax and SpMM follow by rows.
 #include "edges.cuh"
 #include "merge.cuh"
 #include "row_sum.cuh"
@@ -54,6 +55,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, 24)
       next = load(e + 16);
       const float dot = rows.dot(own);
       if (e < edges.end && !(lane_group() & 1)) scores[a.scalar(e, h)] = logit<score>(a, dot, i, node, e, h).value;
+      __syncwarp();
     }
   });
 }
@@ -94,7 +96,7 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
       }
       const A p = exp_difference(s, m);
       sum += p;
-      batch.put(lane, p * dropout.factor(first + lane, h));
+      batch.put(lane, out.fit(p * dropout.factor(first + lane, h)));
       load(first + kWarp);
       __syncwarp();
       out.add(batch, count, value_row);
@@ -132,7 +134,7 @@ int slot_width(const Attention& a) { return a.head_dim + 2; }
 
 size_t pmf_fwd_workspace(const Attention& a) {
   const size_t number = a.type == Type::f64 ? sizeof(double) : sizeof(float);
-  const RowUnits units = plan_units(a.num_dst, a.num_edges);
+  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a));
   const size_t scratch = number == sizeof(double) ? UnitScratch<double>::bytes(units, a.heads, slot_width(a))
                                                   : UnitScratch<float>::bytes(units, a.heads, slot_width(a));
   return scratch + static_cast<size_t>(a.num_edges) * a.heads * number;
@@ -140,7 +142,7 @@ size_t pmf_fwd_workspace(const Attention& a) {
 
 cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  const RowUnits units = plan_units(a.num_dst, a.num_edges);
+  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a));
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
@@ -148,9 +150,11 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
     A* scores = static_cast<A*>(workspace);
     const UnitScratch<A> scratch(scores + a.num_edges * a.heads, a.heads);
     const bool on_tensor_cores = tensor_rows<S>(a.head_dim);
+    bool has_logits = a.num_edges == 0;
     cudaError_t error = cudaSuccess;
     if constexpr (kTensorRows<S> && (score == Score::dot || score == Score::cosine)) {
-      if (on_tensor_cores && a.num_edges > 0) {
+      if (on_tensor_cores && !has_logits) {
+        has_logits = true;
         const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
           kernel<<<grid, RowUnits::kThreads, 0, stream>>>(typed, scores, with);
         };
@@ -159,8 +163,7 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
         error = launch_units(units, a, a.num_dst, scratch.counters, stream, kernel, none, launch);
       }
     }
-    const bool has_logits = on_tensor_cores && (score == Score::dot || score == Score::cosine);
-    if (!has_logits && a.num_edges > 0) {
+    if (!has_logits) {
       const EdgePlan plan = plan_edges(a.num_edges);
       logits_kernel<score, S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(typed, scores, plan);
       error = cudaGetLastError();

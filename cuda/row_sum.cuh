@@ -54,6 +54,10 @@ class VectorSum {
   };
 
   __device__ __forceinline__ VectorSum() { sum_.zero(); }
+
+  // A weight of the next batch, this lane's or 0, as batches want it. All lanes come.
+  __device__ __forceinline__ static A fit(A weight) { return weight; }
+
   __device__ __forceinline__ explicit VectorSum(const Fragment<W>& sum) : sum_(sum) {}
   __device__ __forceinline__ static int lane() { return threadIdx.x % W::kLanes; }
 
@@ -119,12 +123,27 @@ class TensorSum {
     alignas(16) T weight[2][kWarp];  // rounded, and what is left
     alignas(16) int node[kWarp];
     __device__ __forceinline__ void put(int t, A w) {
-      weight[0][t] = from_accumulate<T>(w * kScale);
-      weight[1][t] = from_accumulate<T>(w * kScale - to_accumulate(weight[0][t]));
+      weight[0][t] = from_accumulate<T>(w);
+      weight[1][t] = from_accumulate<T>(w - to_accumulate(weight[0][t]));
     }
   };
 
   __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
+
+  // float16 has numbers from 6e-8 to 65504: weights are multiplied by a power of two that brings the largest of those
+  // so far near 2^12; where it has to change, the sum changes with it.
+  __device__ __forceinline__ A fit(A weight) {
+    if constexpr (std::is_same_v<T, __half>) {
+      const float largest = warp_max(fabsf(weight));
+      if (largest > 0 && largest < INFINITY && (scale_ == 0 || largest * scale_ > 0x1p15f)) {
+        const float before = scale_;
+        scale_ = exp2f(fminf(12 - ilogbf(largest), 120));
+        if (before != 0) scale(scale_ / before);
+      }
+      return weight * scale_;
+    }
+    return weight;
+  }
 
   // False where a number is not finite: what a lane's own rows have of these has made NaNs of its neighbours' sums too.
   __device__ __forceinline__ bool is_exact() const {
@@ -183,8 +202,6 @@ class TensorSum {
 
  private:
   static constexpr int kTiles = L::kVec / 2, kEntries = 16;
-  // float16 has numbers from 6e-8 to 65504: weights, which are small more often than large, are moved up.
-  static constexpr float kScale = std::is_same_v<T, __half> ? 256 : 1;
 
   __device__ __forceinline__ void add_from(const Batch& batch, int count, int first) {
     const bool is_rest = lane_group() >= 4, supplies = lane_group() % 4 == lane_in_group();
@@ -209,12 +226,13 @@ class TensorSum {
     int first;
 
     __device__ __forceinline__ explicit Total(const TensorSum& sum) {
+      const float factor = sum.scale_ == 0 ? 1 : 1 / sum.scale_;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
 #pragma unroll
         for (int i = 0; i < L::kVec; ++i) {
           const float rounded = sum.sum_[i / 2][i % 2 * 2 + c], rest = __shfl_down_sync(kAllLanes, rounded, 2);
-          x[c * L::kVec + i] = (rounded + rest) / kScale;
+          x[c * L::kVec + i] = (rounded + rest) * factor;
         }
       }
       first = (4 * lane_group() + 2 * lane_in_group()) * L::kVec;
@@ -223,6 +241,7 @@ class TensorSum {
 
   Packed<L> rows_[kEntries];
   float sum_[kTiles][4] = {};
+  float scale_ = 0;  // of float16's weights; 0 before the first, and of bfloat16
 };
 
 }  // namespace dfgnn::cuda

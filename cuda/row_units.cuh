@@ -26,11 +26,13 @@ struct RowUnits {
 
 constexpr int64_t kWhole = -1;  // the slot of a row that is no piece
 
-// Pieces of 1024 entries at least, then so that there are about 16K of them: enough to fill any device.
-inline RowUnits plan_units(int64_t num_rows, int64_t num_entries) {
+// Pieces of 1024 entries at least, then so that there are at least 16K of them, enough to fill any device; but slots
+// take no more than 4 bytes an entry: a slot has `numbers`, 4 bytes each, of all heads.
+inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers) {
   constexpr int64_t kLeast = 1024, kPieces = 16384, kMost = 4096, kEntriesPerUnit = 32, kUnits = 8192;
   int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
   segment = segment < kLeast ? kLeast : segment > kMost ? kMost : segment;
+  if (segment < 2 * numbers) segment = 2 * numbers;
   const auto segments = static_cast<unsigned>(num_entries > segment ? (num_entries + segment - 1) / segment : 0);
   int rows = 1;
   while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;

@@ -73,8 +73,8 @@ using OctetShape = Shape<typename S::T, 8, 8, S::kFeatures / 64>;
 __device__ __forceinline__ int octet() { return threadIdx.x % kWarp / 8; }
 __device__ __forceinline__ int lane_in_octet() { return threadIdx.x % 8; }
 
-// Products of the 8 rows a[0], a[1] that the octets of lanes hold with the 4 rows b: dots[v] is that of row a[v] of
-// this lane's octet with row b of octet lane_in_group().
+// Products of the 8 rows `first`, `second` that the octets of lanes hold with the 4 rows b: dots[0] is that of the
+// first row of this lane's octet with row b of octet lane_in_group(), dots[1] that of the second.
 template <class O>
 __device__ __forceinline__ void octet_dots(float (&dots)[2], const Packed<O>& first, const Packed<O>& second,
                                            const Packed<O>& b) {

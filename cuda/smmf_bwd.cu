@@ -1,4 +1,4 @@
-// SMMF backward: a pass over the rows and one over the columns; nothing of size num_edges is kept, no atomics.
+// SMMF backward: a pass over the rows and one over the columns; no edge's gradient is kept, no atomics.
 #include <algorithm>
 
 #include "gradient_sides.cuh"

@@ -50,16 +50,17 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   return cost.block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
-// Where pmf is the faster one without a super node, from times of both on the graphs of docs/performance.md (H200, heads
-// of 16 to 128): its rows, a warp each, are balanced whatever their lengths once they are long, and it gathers K, then
-// V, so that only one of them competes for the L2 cache. It costs launches, and what it stores.
+// Where pmf is the faster one without a super node, from times of both on the graphs of docs/performance.md (H200,
+// heads of 16 to 128): its rows, a warp each, are balanced whatever their lengths once they are long, and it gathers K,
+// then V, so that only one of them competes for the L2 cache. It costs launches, and what it stores.
 constexpr int64_t kLongRow = 16;                    // edges a row, on average
 constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
 constexpr int64_t kStoredBytes = int64_t{1} << 30;  // at the most, for what pmf stores of edges and heads
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const int64_t edges = attention.num_edges(), stored = edges * attention.heads();
-  const int64_t numbers = pass == Pass::forward ? 1 : 2, bytes_of_number = 4;
+  const int64_t numbers = pass == Pass::forward ? 1 : 2;
+  const int64_t bytes_of_number = attention.value.element_size() == 8 ? 8 : 4;
   if (edges < kLongRow * attention.num_dst() || stored < kWorthItsLaunches) return false;
   if (stored * numbers * bytes_of_number > kStoredBytes || attention.score == Score::additive_v2) return false;
   if (pass == Pass::forward || attention.score == Score::additive) return true;
