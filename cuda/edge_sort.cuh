@@ -1,4 +1,4 @@
-// Edges sorted by a node, stably, as one cooperative kernel that takes one of two ways:
+// The sort of lists that may be short, one cooperative kernel that takes one of two ways:
 //
 // - Near: edges of a node lie near each other in the list, as in batches of small graphs, or where the list is sorted.
 //   A chunk of the list then has few different nodes: its counts of them are kept, and where a node's edges of a chunk
@@ -12,22 +12,11 @@
 #include <cooperative_groups.h>
 
 #include "chunk_sort.cuh"
+#include "sorted_edges.cuh"
 
 namespace dfgnn::cuda {
 
 constexpr int kMaxChunksBefore = 64;  // that may have edges of a chunk's nodes, on the near way
-
-template <class K>
-struct SortedEdges {
-  int64_t num_edges;  // of the list
-  int64_t num_loops;  // behind them, the i-th with key i
-  int64_t num_keys;
-  K* pointers;      // [num_keys + 1]
-  K *other, *item;  // [num_edges + num_loops]: an edge's other end and its position in the list; 0 where none is left
-  int64_t* stats;   // null or [2]: most edges of a key, edges out of range
-
-  __host__ __device__ int64_t capacity() const { return num_edges + num_loops; }
-};
 
 template <class K>
 struct SortArrays {
@@ -40,30 +29,6 @@ struct SortArrays {
   uint16_t* counts;       // [chunks, kDigits], in the place of the keys
 };
 
-// First of `count` sorted keys that is not below `key`.
-template <class K>
-__device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
-  int64_t low = 0;
-  while (count > 0) {
-    const int64_t half = count / 2;
-    if (keys[low + half] < key) {
-      low += half + 1;
-      count -= half + 1;
-    } else {
-      count = half;
-    }
-  }
-  return low;
-}
-
-// Source: what is sorted. Edges at or past end() are left out.
-// - load(e): what the list says of edge e, without a branch, so that many loads are under way at a time.
-// - key(loaded, bad): the edge's key, or -1 where it is left out. It may look at one end alone; sets bad where an end
-//   that it looked at is out of range. full_key: the same of both ends.
-// - loaded_other(loaded, bad): the other end, where that was loaded.
-// - cursor(e).other(e, loaded): the other end for a warp, with edges that ascend from e on, from lane to lane and from
-//   call to call, those that are left out among them; `loaded` is loaded_other's.
-// - other(e): the other end of an item, a self-loop or not.
 template <class K, class Source>
 class EdgeSort {
  public:
@@ -76,7 +41,6 @@ class EdgeSort {
     union {
       typename BlockSums<K>::Storage sums;
       K ends[2][kSortWarps];
-      unsigned long long largest;
     };
   };
 
@@ -106,18 +70,6 @@ class EdgeSort {
 
  private:
   using Count = std::conditional_t<sizeof(K) == 8, unsigned long long, int>;  // K, for atomic operations
-
-  __device__ void raise_stat(int which, int64_t value) {
-    if (!out_.stats) return;
-    __syncthreads();
-    if (threadIdx.x == 0) s_.largest = 0;
-    __syncthreads();
-    if (value > 0) atomicMax(&s_.largest, static_cast<unsigned long long>(value));
-    __syncthreads();
-    if (threadIdx.x == 0 && s_.largest > 0) {
-      atomicMax(reinterpret_cast<unsigned long long*>(out_.stats + which), s_.largest);
-    }
-  }
 
   __device__ void clear_stats() {
     if (out_.stats && grid_thread() < 2) out_.stats[grid_thread()] = 0;
@@ -224,7 +176,7 @@ class EdgeSort {
     }
     total = BlockSums<K>(s_.sums).total(total);
     if (threadIdx.x == 0) w_.sums[blockIdx.x] = total;
-    raise_stat(0, largest);
+    raise_max_degree(out_, largest);
     if (blockIdx.x == 0) find_reach();
   }
 
@@ -321,9 +273,8 @@ class EdgeSort {
 
   __device__ __noinline__ void sort_all() {
     const auto grid = cooperative_groups::this_grid();
-    int bits = 1;
-    while (out_.num_keys >> bits > 0) ++bits;
-    const int passes = (bits + kDigitBits - 1) / kDigitBits, bits_each = (bits + passes - 1) / passes;
+    const int bits = out_.key_bits(), passes = static_cast<int>(ceil_div(bits, kDigitBits));
+    const int bits_each = static_cast<int>(ceil_div(bits, passes));
     K* values[2] = {out_.other, out_.item};
     int64_t num_bad = 0;
     clear_stats();
@@ -338,10 +289,8 @@ class EdgeSort {
       scatter_digits(keys, values[(pass + 1) % 2], w_.keys[pass % 2], values[pass % 2], digit_of, width);
       grid.sync();
     }
-    if (out_.stats && num_bad > 0) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(out_.stats + 1), static_cast<unsigned long long>(num_bad));
-    }
-    write_sorted(w_.keys[(passes - 1) % 2], values[(passes - 1) % 2]);
+    add_bad(out_, num_bad);
+    write_sorted(source_, out_, w_.keys[(passes - 1) % 2], values[(passes - 1) % 2]);
   }
 
   // Keys of a chunk: num_keys for what is no edge, -1 past the end. Returns how many edges are bad.
@@ -357,13 +306,9 @@ class EdgeSort {
       for (int i = 0; i < kItems; ++i) loaded[i] = source_.load(min(first + Chunk::place(i), out_.num_edges - 1));
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
-        const int64_t e = first + Chunk::place(i);
         bool bad = false;
-        int64_t found = source_.full_key(loaded[i], bad);
-        if (e >= out_.num_edges) found = e - out_.num_edges;
-        if (found < 0 || e >= end_) found = out_.num_keys;
-        key[i] = static_cast<K>(found);
-        num_bad += bad && e < out_.num_edges;
+        key[i] = full_sort_key(source_, out_, end_, first + Chunk::place(i), loaded[i], bad);
+        num_bad += bad;
       }
     }
 #pragma unroll
@@ -448,24 +393,6 @@ class EdgeSort {
     }
   }
 
-  // `items` is one of the arrays that are written.
-  __device__ void write_sorted(const K* keys, const K* items) {
-    int64_t largest = 0;
-    for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads()) {
-      const int64_t begin = lower_bound(keys, out_.capacity(), static_cast<K>(i));
-      out_.pointers[i] = static_cast<K>(begin);
-      if (!out_.stats || i == out_.num_keys) continue;
-      largest = max(largest, lower_bound(keys + begin, out_.capacity() - begin, static_cast<K>(i + 1)));
-    }
-    raise_stat(0, largest);
-    for (int64_t p = grid_thread(); p < out_.capacity(); p += grid_threads()) {
-      const bool is_edge = keys[p] < static_cast<K>(out_.num_keys);
-      const int64_t e = is_edge ? items[p] : 0;
-      out_.other[p] = is_edge ? static_cast<K>(source_.other(e)) : K(0);
-      out_.item[p] = static_cast<K>(e);
-    }
-  }
-
   const Source& source_;
   const SortedEdges<K>& out_;
   const SortArrays<K>& w_;
@@ -484,8 +411,8 @@ __global__ void __launch_bounds__(kGridThreads, 3)
 
 // Call with workspace null for its size.
 template <class K, class Source>
-cudaError_t sort_edges(const Source& source, const SortedEdges<K>& out, void* workspace, size_t& workspace_bytes,
-                       cudaStream_t stream) {
+cudaError_t cooperative_sort(const Source& source, const SortedEdges<K>& out, void* workspace, size_t& workspace_bytes,
+                             cudaStream_t stream) {
   using Sort = EdgeSort<K, Source>;
   const auto kernel = edge_sort_kernel<K, Source>;
   constexpr int shared_bytes = sizeof(typename Sort::Shared);

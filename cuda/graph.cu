@@ -1,9 +1,15 @@
-// COO to CSR and CSR to CSC: what EdgeSort sorts in each.
+// COO to CSR and CSR to CSC: what is sorted in each, and by which sort.
 #include "edge_sort.cuh"
 #include "graph.h"
+#include "radix_sort.cuh"
 
 namespace dfgnn::cuda {
 namespace {
+
+// Lists from here on are CUB's, whose radix sort takes half the time of the cooperative kernel's. So long a list is
+// seldom a batch of small graphs: it is one graph's, sorted by one of its ends at most. The near way would pay for that
+// end alone, and by less than the far way costs for the other.
+constexpr int64_t kLongList = 1 << 24;
 
 __device__ __forceinline__ bool in_range(int64_t i, int64_t size) {
   return static_cast<uint64_t>(i) < static_cast<uint64_t>(size);
@@ -102,6 +108,13 @@ struct CsrEdges {
 template <class K>
 K* array(const MutableIndex& index) {
   return static_cast<K*>(index.data);
+}
+
+template <class K, class Source>
+cudaError_t sort_edges(const Source& source, const SortedEdges<K>& out, void* workspace, size_t& workspace_bytes,
+                       cudaStream_t stream) {
+  const auto sort = out.num_edges < kLongList ? cooperative_sort<K, Source> : radix_sort<K, Source>;
+  return sort(source, out, workspace, workspace_bytes, stream);
 }
 
 template <class K, class I, bool kSelfLoops>

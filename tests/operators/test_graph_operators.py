@@ -1,10 +1,11 @@
-"""coo_to_csr and csr_to_csc against NumPy's stable sort and SciPy's conversion."""
+"""coo_to_csr and csr_to_csc against torch's stable sort and SciPy's conversion."""
 
 import graphs
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 coo_to_csr = torch.ops.dfgnn.coo_to_csr
 csr_to_csc = torch.ops.dfgnn.csr_to_csc
@@ -63,41 +64,59 @@ COO |= {
 }
 
 
-def expected_csr(src, dst, num_src: int, num_dst: int, self_loops: bool):
-    """rowptr, col and eid as arrays, and stats, by a stable sort."""
-    src, dst = np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
+def expected_csr(
+    src: Tensor, dst: Tensor, num_src: int, num_dst: int, self_loops: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """rowptr, col, eid and stats, by a stable sort."""
+    capacity = src.numel() + (min(num_src, num_dst) if self_loops else 0)
     valid = (src >= 0) & (src < num_src) & (dst >= 0) & (dst < num_dst)
     keep = valid & (src != dst) if self_loops else valid
-    loops = np.arange(min(num_src, num_dst)) if self_loops else np.arange(0)
-    rows = np.concatenate([dst[keep], loops])
-    cols = np.concatenate([src[keep], loops])
-    ids = np.concatenate([np.flatnonzero(keep), src.size + loops])
-    order = np.argsort(rows, kind="stable")
-    degrees = np.bincount(rows, minlength=num_dst)
-    rowptr = np.concatenate([[0], degrees.cumsum()])
-    stats = [int(degrees.max(initial=0)), int((~valid).sum())]
-    return rowptr, cols[order], ids[order], stats
-
-
-def padded(values: np.ndarray, capacity: int) -> list[int]:
-    return [*values.tolist(), *[0] * (capacity - values.size)]
+    loops = torch.arange(capacity - src.numel(), device=src.device)
+    rows = torch.cat([dst[keep], loops])
+    order = rows.argsort(stable=True)
+    col = torch.cat([src[keep], loops])[order]
+    eid = torch.cat([keep.nonzero().flatten(), src.numel() + loops])[order]
+    degrees = rows.bincount(minlength=num_dst)
+    unused = (0, capacity - rows.numel())
+    return (
+        pad(degrees.cumsum(0), (1, 0)).int(),
+        pad(col, unused).int(),
+        pad(eid, unused).int(),
+        torch.stack([degrees.max() if num_dst > 0 else degrees.sum(), (~valid).sum()]),
+    )
 
 
 @pytest.mark.parametrize("self_loops", [False, True])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("name", COO)
 def test_coo_to_csr(name, index, self_loops, device):
+    """The results are int32, however wide the input was."""
     src, dst, num_src, num_dst = COO[name]
     ends = [torch.tensor(t, dtype=index, device=device) for t in (src, dst)]
-    rowptr, col, eid, stats = coo_to_csr(*ends, num_src, num_dst, self_loops=self_loops)
-    expected = expected_csr(src, dst, num_src, num_dst, self_loops)
-    capacity = len(src) + (min(num_src, num_dst) if self_loops else 0)
-    assert rowptr.tolist() == expected[0].tolist()
-    assert col.tolist() == padded(expected[1], capacity)
-    assert eid.tolist() == padded(expected[2], capacity)
-    assert stats.tolist() == expected[3]
-    assert {rowptr.dtype, col.dtype, eid.dtype} == {torch.int32}  # however wide the input was
-    assert stats.dtype == torch.int64
+    result = coo_to_csr(*ends, num_src, num_dst, self_loops=self_loops)
+    expected = expected_csr(*(end.long() for end in ends), num_src, num_dst, self_loops)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+def test_long_lists(index, self_loops, cuda):
+    """From 2^24 edges on, another kernel sorts."""
+    sizes, edges = (3000, 5000), (1 << 24) + 1001
+    generator = torch.Generator(cuda).manual_seed(0)
+    ends = [
+        torch.randint(-1, size + 1, (edges,), device=cuda, generator=generator) for size in sizes
+    ]
+    result = coo_to_csr(*(end.to(index) for end in ends), *sizes, self_loops=self_loops)
+    expected = expected_csr(*ends, *sizes, self_loops)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+    rowptr, col = (t.to(index) for t in result[:2])
+    rows = torch.full(col.shape, -1, device=cuda)  # of entries that are no edges
+    rows[: int(rowptr[-1])] = torch.arange(sizes[1], device=cuda).repeat_interleave(rowptr.diff())
+    expected = expected_csr(rows, col, *reversed(sizes), False)[:3]
+    csc = csr_to_csc(rowptr, col, sizes[0])
+    torch.testing.assert_close(csc, tuple(t.to(index) for t in expected), rtol=0, atol=0)
 
 
 def test_wide_results(device):
