@@ -69,8 +69,8 @@ cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, voi
 // Whether smmf_bwd can run: a row of features must fit a warp's registers. pmf_bwd takes any head size.
 bool smmf_bwd_supports(Type type, int head_dim);
 
-// PMF, Parallelism Maximization Fusion: an SDDMM balanced over edges, then the rest by rows; backward, the gradient of every
-// edge and head is stored, then used by rows and by columns. Workspaces grow with num_edges * heads.
+// PMF, Parallelism Maximization Fusion: an SDDMM balanced over edges, then the rest by rows; backward, the gradient of
+// every edge and head is stored, then used by rows and by columns. Workspaces grow with num_edges * heads.
 size_t pmf_fwd_workspace(const Attention& attention);
 cudaError_t pmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
 size_t pmf_bwd_workspace(const Attention& attention);
