@@ -50,22 +50,26 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   return cost.block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
-// Where pmf is the faster one without a super node, from times of both on the graphs of docs/performance.md (H200,
-// heads of 16 to 128): its rows, a warp each, are balanced whatever their lengths once they are long, and it gathers K,
-// then V, so that only one of them competes for the L2 cache. It costs launches, and what it stores.
+// Where pmf is the faster one without a super node, from times of both on the graphs of docs/results.md (H200, heads of
+// 16 to 128). Its rows, a warp each, are balanced whatever their lengths once they are long, and it gathers K, then V,
+// so that only one of them competes for the L2 cache. It costs launches, and memory for what it stores of edges and
+// heads. Backward, what it stores saves smmf's second pass making it again, as long as it stays near the cache; beyond,
+// that pays where the rest is cheap: additive scores, and 16 bits on tensor cores.
 constexpr int64_t kLongRow = 16;                    // edges a row, on average
 constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
-constexpr int64_t kStoredBytes = int64_t{1} << 30;  // at the most, for what pmf stores of edges and heads
+constexpr int64_t kStoredBytes = int64_t{1} << 30;  // at the most
+constexpr int64_t kStoredBytesNearCache = 1 << 26;
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
-  const int64_t edges = attention.num_edges(), stored = edges * attention.heads();
-  const int64_t numbers = pass == Pass::forward ? 1 : 2;
-  const int64_t bytes_of_number = attention.value.element_size() == 8 ? 8 : 4;
-  if (edges < kLongRow * attention.num_dst() || stored < kWorthItsLaunches) return false;
-  if (stored * numbers * bytes_of_number > kStoredBytes || attention.score == Score::additive_v2) return false;
-  if (pass == Pass::forward || attention.score == Score::additive) return true;
-  // Backward, float32 goes as fast by smmf; pmf has tensor cores for 16 bits.
-  return attention.value.element_size() == 2 && (attention.head_dim() == 64 || attention.head_dim() == 128);
+  if (attention.score == Score::additive_v2) return false;
+  const int64_t bytes = attention.value.element_size(), head_dim = attention.head_dim();
+  const int64_t edges = attention.num_edges(), edge_heads = edges * attention.heads();
+  const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (pass == Pass::forward ? 1 : 2);
+  const bool long_rows = edges >= kLongRow * attention.num_dst() && edge_heads >= kWorthItsLaunches;
+  if (pass == Pass::forward) return long_rows && stored <= kStoredBytes;
+  const bool half = bytes == 2, on_tensor_cores = half && (head_dim == 64 || head_dim == 128);
+  if (long_rows && (on_tensor_cores || attention.score == Score::additive)) return stored <= kStoredBytes;
+  return stored <= kStoredBytesNearCache && (!half || edge_heads < kWorthItsLaunches);
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {

@@ -13,8 +13,8 @@ enum class Pass { forward, backward };
 // Measurements refine it, with constants in method.cpp and sizes that the host knows, so that nothing waits for the
 // device:
 // - tile is taken where its blocks of nodes, made of dense products, are cheaper than smmf's edges;
-// - pmf is taken also without a super node where rows are long and what it stores is small enough: forward for all
-//   scores but additive_v2, backward for additive ones and where it has tensor cores.
+// - pmf is taken also without a super node where rows are long and what it stores is small enough, or, backward, where
+//   that is next to nothing; never for additive_v2.
 //
 // Where the tile kernels cannot run (float64, head sizes over 128 or that are no multiple of 16 bytes, additive_v2,
 // num_dst != num_src), smmf does.
