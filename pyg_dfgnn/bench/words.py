@@ -14,8 +14,8 @@ INTRODUCTION = (
 SECTION_TEXTS = {
     "roofs": (
         "What bounds a kernel that reads a row of features for every edge. Copies count bytes "
-        "read and written, gathers of random rows what is read, by the better of torch's "
-        "index_select and embedding_bag."
+        "read and written, gathers of random rows what is read, by the fastest of "
+        "torch's index_select and embedding_bag and this package's spmm."
     ),
     "batch": (
         "Attention on batches, beside PyG's message passing, a pipeline of three sparse "
