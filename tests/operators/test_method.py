@@ -1,52 +1,88 @@
-"""Which method ``attention`` takes, by super nodes and tiles, as its log tells."""
+"""Which method ``attention`` takes, by super nodes, tiles and sizes, as its log tells."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
+# Calls what each line of its input says, and ends what that prints with an empty line.
 PROGRAM = """
-import torch, pyg_dfgnn
-max_degree, dtype, score, method, num_src, head_dim, num_edges, num_rows, route = {arguments}
-rowptr = torch.tensor([0] * num_rows + [num_edges])
-col = torch.zeros(num_edges, dtype=torch.int64)
-x = torch.randn(1, 1, head_dim, dtype=getattr(torch, dtype)).expand(num_src, -1, -1)
-a = torch.randn(1, 1, dtype=x.dtype).expand(num_src, -1)
-x_dst, a_dst = x[:1].expand(num_rows, -1, -1), a[:1].expand(num_rows, -1)
-operands = {{
-    "dot": {{"q": x_dst, "k": x, "v": x}},
-    "cosine": {{"x_dst": x_dst, "x_src": x, "beta": a[0]}},
-    "additive": {{"a_dst": a_dst, "a_src": a, "v": x}},
-    "additive_v2": {{"x_dst": x_dst, "x_src": x, "att": x[0]}},
-}}
-if "tiles" in route:
-    route["tiles"] = torch.tensor(route["tiles"], dtype=torch.int32)
-route |= {{"max_degree": max_degree, "method": method}}
-torch.ops.dfgnn.attention(rowptr, col, **operands[score], **route)
+import sys, torch, pyg_dfgnn
+for line in sys.stdin:
+    max_degree, dtype, score, method, *sizes, backward, route = eval(line)
+    num_src, head_dim, num_edges, num_rows, heads = sizes
+    rowptr = torch.tensor([0] * num_rows + [num_edges])
+    col = torch.zeros(num_edges, dtype=torch.int64)
+    x = torch.randn(1, heads, head_dim, dtype=getattr(torch, dtype)).requires_grad_(backward)
+    a = torch.randn(1, heads, dtype=x.dtype).requires_grad_(backward)
+    x_dst, a_dst = x.expand(num_rows, -1, -1), a.expand(num_rows, -1)
+    x_src, a_src = x.expand(num_src, -1, -1), a.expand(num_src, -1)
+    operands = {
+        "dot": {"q": x_dst, "k": x_src, "v": x_src},
+        "cosine": {"x_dst": x_dst, "x_src": x_src, "beta": a[0, :1]},
+        "additive": {"a_dst": a_dst, "a_src": a_src, "v": x_src},
+        "additive_v2": {"x_dst": x_dst, "x_src": x_src, "att": x[0]},
+    }
+    if "tiles" in route:
+        route["tiles"] = torch.tensor(route["tiles"], dtype=torch.int32)
+    route |= {"max_degree": max_degree, "method": method}
+    out, _ = torch.ops.dfgnn.attention(rowptr, col, **operands[score], **route)
+    if backward:
+        print("backward", file=sys.stderr, flush=True)
+        out.sum().backward()
+    print(file=sys.stderr, flush=True)
 """
 
 
-def log(
-    max_degree: int,
-    dtype: str,
-    score: str,
-    method: str,
-    num_src: int = 1,
-    head_dim: int = 4,
-    num_edges: int = 3,
-    num_rows: int = 1,
-    enabled: str = "1",
-    **route: object,
-) -> str:
-    """What a call in a process of its own prints."""
-    arguments = (max_degree, dtype, score, method, num_src, head_dim, num_edges, num_rows, route)
-    program = PROGRAM.format(arguments=arguments)
+def worker(enabled: str) -> Iterator[Callable[..., str]]:
     environment = {**os.environ, "DFGNN_LOG": enabled}
-    found = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", PROGRAM],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )
-    return found.stderr
+    assert process.stdin is not None
+    assert process.stderr is not None
+
+    def log(
+        max_degree: int,
+        dtype: str,
+        score: str,
+        method: str,
+        num_src: int = 1,
+        head_dim: int = 4,
+        num_edges: int = 3,
+        num_rows: int = 1,
+        heads: int = 1,
+        backward: bool = False,
+        **route: object,
+    ) -> str:
+        """What a call prints, or, of a backward pass, what that prints."""
+        sizes = (num_src, head_dim, num_edges, num_rows, heads)
+        print((max_degree, dtype, score, method, *sizes, backward, route), file=process.stdin)
+        printed = ""
+        while (line := process.stderr.readline()) != "\n":
+            assert line, f"the process ended: {printed}"
+            printed = "" if line == "backward\n" else printed + line
+        return printed
+
+    yield log
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def log() -> Iterator[Callable[..., str]]:
+    yield from worker("1")
+
+
+@pytest.fixture(scope="module")
+def silent_log() -> Iterator[Callable[..., str]]:
+    yield from worker("0")
 
 
 @pytest.mark.parametrize(
@@ -54,13 +90,13 @@ def log(
     [
         (12287, "float32", "dot", "smmf"),
         (12288, "float32", "dot", "pmf"),  # 48 KiB of float32 scores
-        (12288, "float32", "additive", "smmf"),  # only dot scores have a choice
+        (12288, "float32", "additive", "smmf"),  # only dot scores have super nodes
         (12288, "float32", "additive_v2", "smmf"),
         (24575, "bfloat16", "dot", "smmf"),
         (24576, "bfloat16", "dot", "pmf"),
     ],
 )
-def test_super_node_check(max_degree, dtype, score, expected):
+def test_super_node_check(log, max_degree, dtype, score, expected):
     assert log(max_degree, dtype, score, "auto").startswith(f"dfgnn: method={expected}: ")
 
 
@@ -76,22 +112,46 @@ def test_super_node_check(max_degree, dtype, score, expected):
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
 )
-def test_long_rows(other, expected):
+def test_long_rows(log, other, expected):
     arguments = {"dtype": "float32", "score": "dot", "max_degree": 100, "num_edges": 1 << 19}
     found = log(method="auto", **arguments | other)
     assert found.startswith(f"dfgnn: method={expected}: ")
 
 
-def test_silence():
+HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({}, "pmf"),  # what it stores stays near the cache
+        ({"score": "cosine"}, "pmf"),
+        ({"score": "additive_v2"}, "smmf"),
+        ({"num_edges": 1 << 20, "heads": 8}, "pmf"),
+        ({"num_edges": 1 << 20, "heads": 9}, "smmf"),  # 72 MiB
+        ({"num_edges": 1 << 20, "heads": 9, "score": "additive"}, "pmf"),
+        (HALF, "pmf"),  # on tensor cores
+        (HALF | {"head_dim": 32}, "smmf"),
+        (HALF | {"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
+        (HALF | {"num_edges": 1 << 18, "num_rows": 1 << 16}, "pmf"),
+    ],
+)
+def test_backward(log, other, expected):
+    arguments = {"dtype": "float32", "score": "dot", "max_degree": 100, "backward": True}
+    found = log(method="auto", **arguments | other)
+    assert found.startswith(f"dfgnn: method={expected}: ")
+
+
+def test_silence(log, silent_log):
     assert log(12288, "float32", "dot", "smmf") == ""  # nothing was chosen
-    assert log(12288, "float32", "dot", "auto", enabled="0") == ""
+    assert silent_log(12288, "float32", "dot", "auto") == ""
 
 
 TILES = {"tiles": [0, 1], "tile_blocks": 0}
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine", "additive"])
-def test_tiles(score):
+def test_tiles(log, score):
     assert log(3, "float32", score, "auto", **TILES).startswith("dfgnn: method=tile: 0 blocks ")
 
 
@@ -108,9 +168,9 @@ def test_tiles(score):
         ("additive_v2", "float32", {}),
     ],
 )
-def test_tiles_that_are_not_taken(score, dtype, other):
+def test_tiles_that_are_not_taken(log, score, dtype, other):
     assert log(3, dtype, score, "auto", **TILES | other).startswith("dfgnn: method=smmf: ")
 
 
-def test_tiles_that_are_not_given():
+def test_tiles_that_are_not_given(log):
     assert log(3, "float32", "dot", "auto", tile_blocks=0).startswith("dfgnn: method=smmf: ")
