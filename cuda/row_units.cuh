@@ -3,7 +3,7 @@
 //
 // The entries are cut into segments of equal size. A row of more entries than a segment is cut where it crosses from
 // one segment into the next; each piece's sums go to a slot of a workspace, and a second kernel adds up the slots of a
-// row in ascending order, so that the result is the same bits run after run, whichever block took which unit. A segment
+// row in a fixed order, so that the result is the same bits run after run, whichever block took which unit. A segment
 // holds parts of two such rows at most: one that began before (slot 2 s) and one that begins in it (slot 2 s + 1).
 #pragma once
 
