@@ -1,7 +1,8 @@
 // Edge-parallel kernels: every warp takes a run of consecutive edges, whatever rows they belong to.
 #pragma once
 
-#include "row_units.cuh"
+#include "find_row.cuh"
+#include "logit.cuh"
 
 namespace dfgnn::cuda {
 
@@ -19,22 +20,6 @@ inline EdgePlan plan_edges(int64_t num_edges) {
   edges = edges < kWarp ? kWarp : (edges > EdgePlan::kMaxEdges ? EdgePlan::kMaxEdges : edges);
   const int64_t edges_per_block = edges * EdgePlan::kWarps;
   return {edges, static_cast<unsigned>((num_edges + edges_per_block - 1) / edges_per_block)};
-}
-
-// warp_find_row by one lane, given a row that begins at or before e. Strides over runs of empty rows by doubling steps,
-// then halves: nothing walks row by row over a million of them.
-__device__ __forceinline__ int64_t find_row_from(const Index& rowptr, int64_t num_rows, int64_t from, int64_t e) {
-  int64_t low = from, step = 1;
-  while (low + step < num_rows && rowptr[low + step] <= e) {
-    low += step;
-    step *= 2;
-  }
-  int64_t high = min(low + step, num_rows);
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (rowptr[middle] <= e ? low : high) = middle;
-  }
-  return low;
 }
 
 // Rows and sources of a warp's next edges, in shared memory.

@@ -1,5 +1,6 @@
 // COO to CSR and CSR to CSC: what is sorted in each, and by which sort.
 #include "edge_sort.cuh"
+#include "find_row.cuh"
 #include "graph.h"
 #include "radix_sort.cuh"
 
@@ -59,14 +60,8 @@ struct CsrEdges {
     const CsrEdges& edges;
     int64_t row;  // one that begins at or before the warp's next edge, or 0
 
-    // Strides over runs of empty rows by doubling steps, then halves.
     __device__ __forceinline__ int64_t other(int64_t e, int64_t) {
-      int64_t low = row, step = 1;
-      while (low + step < edges.num_dst && edges.rowptr[low + step] <= e) {
-        low += step;
-        step *= 2;
-      }
-      low = edges.last_row(low, min(low + step, edges.num_dst), e);
+      const int64_t low = find_row_from(edges.rowptr, edges.num_dst, row, e);
       row = __shfl_sync(~0u, low, 0);
       return low;
     }
@@ -79,30 +74,8 @@ struct CsrEdges {
   }
   __device__ __forceinline__ int64_t full_key(Loaded j, bool& bad) const { return key(j, bad); }
   __device__ __forceinline__ int64_t loaded_other(Loaded, bool&) const { return 0; }
-  __device__ __forceinline__ int64_t other(int64_t e) const { return last_row(0, num_dst, e); }
-  __device__ __forceinline__ Cursor cursor(int64_t e) const { return {*this, warp_find_row(e)}; }
-
-  // The last in [low, high) that begins at or before e, where `low` does.
-  __device__ __forceinline__ int64_t last_row(int64_t low, int64_t high, int64_t e) const {
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      (rowptr[middle] <= e ? low : high) = middle;
-    }
-    return low;
-  }
-
-  // The same of all rows by a warp, which probes 32 at a time.
-  __device__ __forceinline__ int64_t warp_find_row(int64_t e) const {
-    int64_t low = 0, count = num_dst;
-    while (count > 1) {
-      const int64_t step = ceil_div(count, 32), probe = low + threadIdx.x % 32 * step;
-      const unsigned before = __ballot_sync(~0u, probe < low + count && rowptr[probe] <= e);
-      const int64_t last = low + count;
-      if (before != 0) low += (31 - __clz(before)) * step;
-      count = min(step, last - low);
-    }
-    return low;
-  }
+  __device__ __forceinline__ int64_t other(int64_t e) const { return last_row(rowptr, 0, num_dst, e); }
+  __device__ __forceinline__ Cursor cursor(int64_t e) const { return {*this, warp_find_row(rowptr, num_dst, e)}; }
 };
 
 template <class K>

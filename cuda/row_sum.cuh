@@ -4,11 +4,9 @@
 // row. Of an mma D[16 x 8] = A[16 x 16] B[16 x 8], lane 4 g + t supplies rows g and g + 8 of A at four places of the
 // sum that are its own; so it puts a feature of four entries there, another in row g + 8, and B, with the four weights
 // at the places of t in column t and zeros elsewhere, keeps the lanes' sums apart: D[g][t] is that of lane 4 g + t.
-// Columns 4 to 7 do the same with what is left of the weights after rounding them to 16 bits, so that they count with
-// float accuracy (to 2^-16 of them for bfloat16, 2^-22 for float16).
+// Columns 4 to 7 do the same with what is left of the weights after rounding them to 16 bits, so that they count to
+// 2^-16 of them in bfloat16, and in float16, where fit() keeps a row's largest in range, to 2^-22 of the larger ones.
 #pragma once
-
-#include <climits>
 
 #include "logit.cuh"
 #include "mma.cuh"

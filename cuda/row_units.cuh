@@ -7,6 +7,7 @@
 // holds parts of two such rows at most: one that began before (slot 2 s) and one that begins in it (slot 2 s + 1).
 #pragma once
 
+#include "find_row.cuh"
 #include "logit.cuh"
 
 namespace dfgnn::cuda {
@@ -83,20 +84,6 @@ cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, u
     launch(dim3(units.count < resident ? units.count : resident, a.heads), units, exact);
   }
   return cudaGetLastError();
-}
-
-// The row of entry e: the last that begins at or before it. The warp probes 32 rows at a time.
-__device__ __forceinline__ int64_t warp_find_row(const Index& ptr, int64_t num_rows, int64_t e) {
-  int64_t low = 0, count = num_rows;
-  while (count > 1) {
-    const int64_t step = (count + kWarp - 1) / kWarp;
-    const int64_t probe = low + (threadIdx.x % kWarp) * step;
-    const unsigned before = __ballot_sync(kAllLanes, probe < low + count && ptr[probe] <= e);
-    const int64_t last = low + count;
-    if (before != 0) low += (kWarp - 1 - __clz(before)) * step;
-    count = min(step, last - low);
-  }
-  return low;
 }
 
 // Calls visit(row, entries, slot) for the block's units of head blockIdx.y.
