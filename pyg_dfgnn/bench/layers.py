@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from .case import Case, Row
 from .lab import Lab
+from .measure import gpu_allocations
 from .models import LIBRARIES
 
 REDDIT_NODES, REDDIT_EDGES, REDDIT_FEATURES = 232965, 114615892, 602
@@ -101,13 +102,7 @@ def random_edges(nodes: int, edges: int, device: str) -> Tensor:
 def allocations(call: Callable[[], list[Tensor]], device: str) -> tuple[int, int, list[Tensor]]:
     """The most bytes that ``call`` has allocated at a time, what remains of them, its result."""
     if device == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        result = call()
-        torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated() - before
-        return peak, torch.cuda.memory_allocated() - before, result
+        return gpu_allocations(call)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
     events = profiler.profiler.kineto_results.events()

@@ -3,9 +3,11 @@
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
+
+R = TypeVar("R")
 
 
 class Timing(NamedTuple):
@@ -63,18 +65,23 @@ def _cuda_time_ms(call: Callable[[int], object], budget_ms: float) -> Timing:
     return Timing.of([once(i) for i in range(repeats)])
 
 
-def peak_mib(call: Callable[[], object], device: str) -> float | None:
-    """Peak of what ``call`` allocates on a GPU beyond what it returns, in MiB; None on the CPU."""
-    if device != "cuda":
-        return None
+def gpu_allocations(call: Callable[[], R]) -> tuple[int, int, R]:
+    """The most bytes that ``call`` has allocated at a time, what remains of them, its result."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     result = call()
     torch.cuda.synchronize()
-    kept = torch.cuda.memory_allocated() - before
-    del result
-    return round((torch.cuda.max_memory_allocated() - before - kept) / 2**20, 2)
+    peak = torch.cuda.max_memory_allocated() - before
+    return peak, torch.cuda.memory_allocated() - before, result
+
+
+def peak_mib(call: Callable[[], object], device: str) -> float | None:
+    """Peak of what ``call`` allocates on a GPU beyond what it returns, in MiB; None on the CPU."""
+    if device != "cuda":
+        return None
+    peak, kept, _ = gpu_allocations(call)
+    return round((peak - kept) / 2**20, 2)
 
 
 def wait(device: str) -> None:

@@ -30,6 +30,7 @@ from .case import Case, Row
 from .lab import Lab
 from .measure import Timing, wait
 from .models import Net
+from .operands import DTYPES
 
 PHASES = ("collate", "copy", "structure", "forward", "backward", "optimizer")
 BACKENDS = ("dfgnn", "dfgnn-convert", "dfgnn-compiled", "pyg", "pyg-compiled")
@@ -41,7 +42,6 @@ LABELS = {
     "pyg-compiled": "PyG compiled",
 }
 MODELS = ("gt", "gat", "agnn")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Largest relative difference of losses, and of the gradients of the first weights (norms).
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
 GRADIENT_TOLERANCE = {"fp32": 1e-3, "bf16": 0.2}
