@@ -24,6 +24,15 @@ struct Index {
   __device__ __forceinline__ int64_t operator[](int64_t i) const {
     return wide ? __ldg(static_cast<const long long*>(data) + i) : __ldg(static_cast<const int*>(data) + i);
   }
+  // From the i-th on.
+  __device__ __forceinline__ Index from(int64_t i) const {
+    return {wide ? static_cast<const void*>(static_cast<const long long*>(data) + i)
+                 : static_cast<const void*>(static_cast<const int*>(data) + i),
+            wide};
+  }
+  __device__ __forceinline__ int64_t operator[](int i) const {
+    return wide ? __ldg(static_cast<const long long*>(data) + i) : __ldg(static_cast<const int*>(data) + i);
+  }
 #endif
 };
 
@@ -43,6 +52,7 @@ struct Attention {
   const int64_t* seed;  // on the device; null without dropout
   Index tiles;          // [num_tiles + 1], of the tile kernels: where tiles begin (find_tiles in graph.h)
   int64_t num_tiles;
+  int64_t max_degree = -1;  // edges of the longest row, where it is known, to go the shorter way where none is long
 };
 
 struct Outputs {
@@ -58,11 +68,12 @@ struct Gradients {
   void *a_edge, *bias;         // A [num_edges, heads] or null
 };
 
-// A workspace is device memory of as many bytes as *_workspace says, aligned to 16.
+// A workspace is device memory of as many bytes as *_workspace says, aligned to 16; null where that is 0.
 
-// SMMF, Shared Memory Maximization Fusion: one kernel forward; backward, one for delta and one a side. Its workspace
-// is for pieces of long rows, 4 bytes an edge at the most.
-cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
+// SMMF, Shared Memory Maximization Fusion: one kernel forward, and backward one a side. Workspaces are for pieces of
+// long rows, 4 bytes an edge at the most.
+size_t smmf_fwd_workspace(const Attention& attention);
+cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
 size_t smmf_bwd_workspace(const Attention& attention);
 cudaError_t smmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
 

@@ -170,31 +170,37 @@ __device__ __forceinline__ A lanes_sum(A x) {
   return x;
 }
 
+template <int kLanes, class A>
+__device__ __forceinline__ A lanes_max(A x) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
+
 template <class A>
 __device__ __forceinline__ A warp_max(A x) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
-  return x;
+  return lanes_max<kWarp>(x);
 }
 
 // Adds up the groups' fragments of a warp. Where a fragment has several steps, each exchange halves what a lane holds
 // (a reduce-scatter): 12 shuffles instead of 32 for 4 groups of 16 values, and the store that follows uses all lanes.
-// Afterwards the lane holds, in x[0 .. kCount * kVec), steps [first, first + kCount) of the sum.
+// Afterwards the lane holds, in x[0 .. kCount * kVec), steps [first, first + kCount) of the sum. `apart`: lanes from
+// one group to the next, more than kLanes where heads lie side by side (warp_heads.cuh).
 template <class S>
 struct GroupSum {
   static constexpr int kCount = S::kSteps >= S::kGroups ? S::kSteps / S::kGroups : 1;
   int first = 0;
   bool writes = true;  // false where another group holds the same sum
 
-  __device__ __forceinline__ explicit GroupSum(Fragment<S>& fragment) {
-    const int lane = threadIdx.x % kWarp;
-    reduce<kWarp / 2, S::kSteps>(fragment, lane);
+  __device__ __forceinline__ explicit GroupSum(Fragment<S>& fragment, int apart = S::kLanes) {
+    reduce<kWarp / 2, S::kSteps>(fragment, threadIdx.x % kWarp, apart);
   }
 
  private:
   template <int kOffset, int kHeld>
-  __device__ __forceinline__ void reduce(Fragment<S>& fragment, int lane) {
+  __device__ __forceinline__ void reduce(Fragment<S>& fragment, int lane, int apart) {
     if constexpr (kOffset >= S::kLanes) {
+      if (kOffset < apart) return;
       const bool upper = lane & kOffset;
       if constexpr (kHeld >= 2) {
         constexpr int kHalf = kHeld / 2 * S::kVec;
@@ -205,12 +211,12 @@ struct GroupSum {
           fragment.x[i] = kept + __shfl_xor_sync(kAllLanes, sent, kOffset);
         }
         first += upper ? kHeld / 2 : 0;
-        reduce<kOffset / 2, kHeld / 2>(fragment, lane);
+        reduce<kOffset / 2, kHeld / 2>(fragment, lane, apart);
       } else {
 #pragma unroll
         for (int i = 0; i < S::kVec; ++i) fragment.x[i] += __shfl_xor_sync(kAllLanes, fragment.x[i], kOffset);
         writes = writes && !upper;
-        reduce<kOffset / 2, kHeld>(fragment, lane);
+        reduce<kOffset / 2, kHeld>(fragment, lane, apart);
       }
     }
   }

@@ -54,7 +54,7 @@ __host__ __device__ constexpr int slot_width(int head_dim) {
 // Stores the sums of row (or column) n and head h, or, of a piece, leaves them in its slot.
 template <Side side, Score score, class T, class Sum>
 __device__ __forceinline__ void store_gradients(const Typed<T>& a, const Gradients& g, int n, int h, Sum grad,
-                                                Sum grad_value, typename Typed<T>::A grad_scalar,
+                                                Sum grad_value, typename Typed<T>::A grad_scalar, bool stores_scalar,
                                                 typename Typed<T>::A factor, int64_t slot,
                                                 typename Typed<T>::A* slots) {
   using A = typename Typed<T>::A;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void store_gradients(const Typed<T>& a, const Gradien
   if (slot == kWhole) {
     if constexpr (side == Side::columns) grad_value.store(a.features(g.value, n, h), a.head_dim, A(1));
     if constexpr (score == Score::additive) {
-      if (threadIdx.x == 0) static_cast<A*>(pass.grad())[a.scalar(n, h)] = grad_scalar;
+      if (stores_scalar) static_cast<A*>(pass.grad())[a.scalar(n, h)] = grad_scalar;
     } else {
       grad.store(a.features(pass.grad(), n, h), a.head_dim, factor);
     }
@@ -71,7 +71,7 @@ __device__ __forceinline__ void store_gradients(const Typed<T>& a, const Gradien
     A* piece = slots + (slot * a.heads + h) * width;
     if constexpr (side == Side::columns) grad_value.store_piece(piece + width - a.head_dim, a.head_dim, A(1));
     if constexpr (score == Score::additive) {
-      if (threadIdx.x == 0) *piece = grad_scalar;
+      if (stores_scalar) *piece = grad_scalar;
     } else {
       grad.store_piece(piece, a.head_dim, factor);
     }
@@ -85,34 +85,43 @@ cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUni
   using T = typename S::T;
   using A = typename S::A;
   const Pass<side> pass{a, g};
-  const int width = slot_width<side, score>(a.head_dim);
-  const auto merge = [&]<class R>(R* result, int offset, int features) {
-    return launch_merge(Merge<R>{pass.ptr(), pass.num_own(), a.num_edges, units, a.heads, slots, width, offset,
-                                 features, result, nullptr},
-                        stream);
-  };
-  cudaError_t error;
+  Merge<T> merge{pass.ptr(), pass.num_own(), a.num_edges, units, a.heads, slots, slot_width<side, score>(a.head_dim),
+                 a.head_dim};
   if constexpr (score == Score::additive) {
-    error = merge(static_cast<A*>(pass.grad()), 0, 1);
+    merge.number = static_cast<A*>(pass.grad());
   } else {
-    error = merge(static_cast<T*>(pass.grad()), 0, a.head_dim);
+    merge.rows[0] = static_cast<T*>(pass.grad());
   }
-  if (error != cudaSuccess || side == Side::rows) return error;
-  return merge(static_cast<T*>(g.value), width - a.head_dim, a.head_dim);
+  if constexpr (side == Side::columns) merge.rows[1] = static_cast<T*>(g.value);
+  return launch_merge(merge, stream);
 }
 
-// The gradients of row (or column) n and head h, or of a piece of one, by a warp.
+// delta_i = <grad_out_i, out_i> - grad_lse_i of the lane's head, for the columns too.
+template <class S>
+__device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a, const Gradients& g,
+                                                   const WarpHeads<S>& heads, const Fragment<S>& grad_out, int i) {
+  Packed<S> out;
+  out.load(a.features(g.out, i, heads.head), heads.lane, a.head_dim);
+  auto delta = lanes_sum<S::kLanes>(grad_out.dot(out));
+  const int64_t t = a.scalar(i, heads.head);
+  if (g.grad_lse) delta -= a.at(g.grad_lse, t);
+  if (heads.is_first()) static_cast<typename S::A*>(g.delta)[t] = delta;
+  return delta;
+}
+
+// The gradients of row (or column) n, or of a piece of one, by a warp for the heads that it takes at once.
 template <Side side, Score score, class S>
 __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, const Gradients& g, typename S::A* slots,
                                              Pair<typename S::A>* pairs, const Dropout<typename S::A>& dropout,
-                                             const PairScore<score, S>& pair, int n, const Range& entries, int64_t slot,
-                                             int h) {
+                                             const PairScore<score, S>& pair, const WarpHeads<S>& heads, int n,
+                                             const Range& entries, int64_t slot) {
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
+  constexpr int kUnroll = S::kSteps > 1 ? 1 : S::kLanes < 16 ? 4 : 2;  // rounds whose rows are in flight at once
   const Pass<side> pass{a, g};
-  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
+  const int h = heads.head, lane = heads.lane;
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
   const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
@@ -124,73 +133,85 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
   A grad_scalar = A(0), own_lse = A(0), own_delta = A(0);
   if constexpr (kRows) {
     own_lse = a.at(g.lse, a.scalar(n, h));
-    own_delta = a.at(g.delta, a.scalar(n, h));
+    own_delta = row_delta(a, g, heads, own_value, n);
   }
 
-  for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
+  const int size = static_cast<int>(entries.size());  // what is longer comes in pieces
+  const Index others_nodes = pass.others().from(entries.begin);
+  const auto load_node = [&](int first) {  // past the end, the last again, which is then not used
+    return checked_node(others_nodes[min(first + heads.entry(lane), size - 1)], pass.num_others());
+  };
+  int next_node = size > 0 ? load_node(0) : kNoNode;
+  for (int first = 0; first < size; first += heads.entries()) {
+    const int count = min(heads.entries(), size - first);
+    const int rounds = heads.rounds(count), own_rounds = heads.own_rounds(count);
     // One entry a lane: what is a number each.
-    const int64_t entry = first + threadIdx.x % kWarp;
-    int lane_node = kNoNode;
-    int64_t lane_position = entry;
-    A lane_lse = A(0), lane_delta = A(0), lane_keep = A(1);
-    if (entry < entries.end) {
-      lane_node = checked_node(pass.others()[entry], pass.num_others());
-      if (!kRows && needs_position) lane_position = clamp_to(a.perm[entry], a.num_edges - 1);
-      if (!kRows && lane_node != kNoNode) {
-        lane_lse = a.at(g.lse, a.scalar(lane_node, h));
-        lane_delta = a.at(g.delta, a.scalar(lane_node, h));
-      }
-      lane_keep = dropout.factor(lane_position, h);
+    const int lane_node = next_node, lane_safe_node = max(lane_node, 0);
+    next_node = load_node(first + heads.entries());
+    int64_t position = entries.begin + min(first + heads.entry(lane), size - 1);
+    if (!kRows && needs_position) position = clamp_to(a.perm[position], a.num_edges - 1);
+    const A keep = dropout.factor(position, h);
+    A lse = own_lse, delta = own_delta;
+    if constexpr (!kRows) {
+      lse = a.at(g.lse, a.scalar(lane_safe_node, h));
+      delta = a.at(g.delta, a.scalar(lane_safe_node, h));
     }
     // One entry a group of lanes: what is a row of features each.
-    const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
-    for (int base = 0; base < count; base += S::kGroups) {
-      // Past the end, the last entry again: a load more, and no branch.
-      const int t = min(base + group, count - 1);
-      const int node = __shfl_sync(kAllLanes, lane_node, t);
-      const A lse = kRows ? own_lse : __shfl_sync(kAllLanes, lane_lse, t);
-      const A delta = kRows ? own_delta : __shfl_sync(kAllLanes, lane_delta, t);
-      const A keep = dropout.active() ? __shfl_sync(kAllLanes, lane_keep, t) : A(1);
-      const int64_t position = needs_position ? __shfl_sync(kAllLanes, lane_position, t) : first + t;
-      const int safe_node = max(node, 0);
-      Packed<S> other, other_value;
-      if constexpr (!kAdditive) other = other_row(safe_node);
-      if constexpr (!kShared || !kRows) other_value = other_value_row(safe_node);
-      const auto& left = kShared && !kRows ? own : own_value;
-      const auto& right = kShared && kRows ? other : other_value;
-      const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(pair(own, other));
-      const A dp = lanes_sum<S::kLanes>(left.dot(right));
-      const auto d =
-          edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : safe_node, kRows ? node : n, position, h);
-      if (base + group < count && (kRows || node != kNoNode)) {
-        if constexpr (!kRows) grad_value.add(d.weight, other_value);
-        if constexpr (kAdditive) {
-          grad_scalar += d.operand;
-        } else if constexpr (score == Score::additive_v2) {
+    for (int round = 0; round < rounds; round += kUnroll) {
+      Packed<S> others[kUnroll], other_values[kUnroll];
+      int nodes[kUnroll];
 #pragma unroll
-          for (int x = 0; x < Fragment<S>::kSize; ++x) grad.x[x] += d.operand * pair.slope(own[x] + other[x]);
-        } else if constexpr (score == Score::cosine) {
-          grad.add(d.operand * a.at(pass.other_scale(), a.scalar(safe_node, h)), other);
-        } else {
-          grad.add(d.operand, other);
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u > 0 && round + u >= rounds) break;
+        nodes[u] = heads.of_round(lane_node, round + u);
+        if constexpr (!kAdditive) others[u] = other_row(max(nodes[u], 0));
+        if constexpr (!kShared || !kRows) other_values[u] = other_value_row(max(nodes[u], 0));
+      }
+      A dot = A(0), dp = A(0);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u > 0 && round + u >= rounds) break;
+        const auto& left = kShared && !kRows ? own : own_value;
+        const auto& right = kShared && kRows ? others[u] : other_values[u];
+        const A row_dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(pair(own, others[u]));
+        const A row_dp = lanes_sum<S::kLanes>(left.dot(right));
+        if (lane == round + u) {
+          dot = row_dot;
+          dp = row_dp;
         }
-        if (kRows && lane == 0) {
-          if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
-          if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
-          if (pairs) pairs[a.scalar(position, h)] = {d.weight, d.operand};
+      }
+      const auto d = edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : lane_safe_node,
+                                          kRows ? lane_node : n, position, h);
+      const bool is_own = lane >= round && lane < min(round + kUnroll, own_rounds) && (kRows || lane_node != kNoNode);
+      if (kAdditive && is_own) grad_scalar += d.operand;
+      if (kRows && is_own && heads.live) {
+        if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
+        if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
+        if (pairs) pairs[a.scalar(position, h)] = {d.weight, d.operand};
+      }
+      A operand = d.operand;
+      if constexpr (score == Score::cosine) operand *= a.at(pass.other_scale(), a.scalar(lane_safe_node, h));
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u > 0 && round + u >= rounds) break;
+        const A row_operand = heads.of_round(operand, round + u), row_weight = heads.of_round(d.weight, round + u);
+        if (round + u >= own_rounds || (!kRows && nodes[u] == kNoNode)) continue;
+        if constexpr (!kRows) grad_value.add(row_weight, other_values[u]);
+        if constexpr (score == Score::additive_v2) {
+#pragma unroll
+          for (int x = 0; x < Fragment<S>::kSize; ++x) grad.x[x] += row_operand * pair.slope(own[x] + others[u][x]);
+        } else if constexpr (!kAdditive) {
+          grad.add(row_operand, others[u]);
         }
       }
     }
   }
   if constexpr (kAdditive) {
-#pragma unroll
-    for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) {
-      grad_scalar += __shfl_xor_sync(kAllLanes, grad_scalar, offset);
-    }
+    grad_scalar = heads.over_groups(lanes_sum<S::kLanes>(grad_scalar), [](A x, A y) { return x + y; });
   }
   const A factor = score == Score::dot ? a.logit_scale : A(1);
-  store_gradients<side, score>(a, g, n, h, VectorSum<S, S>(grad), VectorSum<S, S>(grad_value), grad_scalar, factor,
-                               slot, slots);
+  store_gradients<side, score>(a, g, n, h, HeadSum<S>{grad, heads}, HeadSum<S>{grad_value, heads}, grad_scalar,
+                               heads.is_first(), factor, slot, slots);
 }
 
 template <Side side, Score score, class S>
@@ -199,9 +220,11 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
                      RowUnits units, typename S::A* slots, Pair<typename S::A>* pairs) {
   const Pass<side> pass{a, g};
   const Dropout dropout(a);
-  const PairScore<score, S> pair(a, blockIdx.y, threadIdx.x % S::kLanes);
+  const WarpHeads<S> heads(a.heads);
+  if (!heads.any(a.heads)) return;
+  const PairScore<score, S> pair(a, heads.head, heads.lane);
   for_units(pass.ptr(), pass.num_own(), a.num_edges, units, [&](int n, const Range& entries, int64_t slot) {
-    gradient_row<side, score, S>(a, g, slots, pairs, dropout, pair, n, entries, slot, blockIdx.y);
+    gradient_row<side, score, S>(a, g, slots, pairs, dropout, pair, heads, n, entries, slot);
   });
 }
 
@@ -213,8 +236,9 @@ inline Attention without_edges_to_nowhere(Attention a) {
 
 template <Side side, Score score>
 RowUnits plan_side(const Attention& a) {
-  const int64_t num_own = side == Side::rows ? a.num_dst : a.num_src;
-  return plan_units(num_own, a.num_edges, a.heads * slot_width<side, score>(a.head_dim));
+  const int numbers = a.heads * slot_width<side, score>(a.head_dim);
+  return side == Side::rows ? plan_units(a.num_dst, a.num_edges, numbers, a.max_degree)
+                            : plan_units(a.num_src, a.num_edges, numbers);
 }
 
 // Of one side of a backward pass, in bytes.
@@ -226,13 +250,13 @@ size_t scratch_bytes(const Attention& a) {
 // Launches a kernel over the units of a side (launch_units), then adds up what their pieces left.
 template <Side side, Score score, class S, class Kernel, class Launch>
 cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_memory, cudaStream_t stream,
-                        Kernel* kernel, Kernel* exact, const Launch& launch) {
+                        unsigned head_blocks, Kernel* kernel, Kernel* exact, const Launch& launch) {
   const Pass<side> pass{a, g};
   if (pass.num_own() == 0) return cudaSuccess;
   const RowUnits units = plan_side<side, score>(a);
   const UnitScratch<typename S::A> scratch(scratch_memory, a.heads);
   const cudaError_t error =
-      launch_units(units, a, pass.num_own(), scratch.counters, stream, kernel, exact,
+      launch_units(units, a, pass.num_own(), head_blocks, scratch.counters, stream, kernel, exact,
                    [&](dim3 grid, const RowUnits& with, Kernel* chosen) { launch(grid, with, scratch.slots, chosen); });
   if (error != cudaSuccess) return error;
   return merge_gradients<side, score, S>(a, g, units, scratch.slots, stream);

@@ -36,6 +36,9 @@ struct Typed : Attention {
   __device__ __forceinline__ static A at(const void* data, int64_t i) { return __ldg(static_cast<const A*>(data) + i); }
 };
 
+// What lanes read that have no share of a row.
+__device__ constexpr uint4 kNoFeatures = {};
+
 // Gathers rows of one head from a feature array, from `feature` on: the lane's share of node n's row. What does not
 // depend on the node is made once, so that a row costs one multiply-add and its loads. kExact: head_dim is kFeatures.
 template <class S, bool kExact = false>
@@ -46,16 +49,23 @@ class RowReader {
   __device__ __forceinline__ RowReader(const Typed<T>& a, const void* data, int h, int lane, int feature = 0)
       : base_(reinterpret_cast<const char*>(static_cast<const T*>(data) + h * a.head_dim + feature + lane * S::kVec)),
         row_bytes_(static_cast<unsigned>(a.heads * a.head_dim) * sizeof(T)),
-        left_(a.head_dim - feature - lane * S::kVec) {}
+        left_(a.head_dim - feature - lane * S::kVec) {
+    if (kAlways && left_ <= 0) {
+      base_ = reinterpret_cast<const char*>(&kNoFeatures);
+      row_bytes_ = 0;
+    }
+  }
 
   __device__ __forceinline__ Packed<S> operator()(int node) const {
     Packed<S> row;
     row.load(reinterpret_cast<const T*>(base_ + static_cast<uint64_t>(static_cast<unsigned>(node)) * row_bytes_), 0,
-             kExact ? S::kFeatures : left_);
+             kExact || kAlways ? S::kFeatures : left_);
     return row;
   }
 
  private:
+  static constexpr bool kAlways = S::kSteps == 1;  // a lane reads all of its rows or none
+
   const char* base_;
   unsigned row_bytes_;
   int left_;  // features at and after the lane's first
@@ -119,10 +129,13 @@ __device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A do
 // exp(s - m), 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.
 template <class A>
 __device__ __forceinline__ A exp_difference(A s, A m) {
-  if (s == -INFINITY) return A(0);
   if constexpr (sizeof(A) == 4) {
-    return __expf(s - m);
+    constexpr float kLog2E = 1.4426950408889634f;
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((s - m) * kLog2E));
+    return s == -INFINITY ? 0.f : power;
   } else {
+    if (s == -INFINITY) return A(0);
     return exp(s - m);
   }
 }

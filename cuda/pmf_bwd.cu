@@ -25,11 +25,14 @@ __device__ __forceinline__ void tensor_gradient_row(const Typed<typename S::T>& 
   const Dropout dropout(a);
   const typename Rows::Reader dst_row(a, a.dst, h, lane_in_octet()), src_row(a, a.src, h, lane_in_octet());
   const typename Rows::Reader grad_row(a, g.grad_out, h, lane_in_octet()), value_row(a, a.value, h, lane_in_octet());
+  const typename Rows::Reader out_row(a, g.out, h, lane_in_octet());
   const typename Sum::Reader summed(a, a.src, h, Sum::lane());
 
   Sum grad;
   float grad_scalar = 0;
-  const float lse = a.at(g.lse, a.scalar(i, h)), delta = a.at(g.delta, a.scalar(i, h));
+  const float lse = a.at(g.lse, a.scalar(i, h));
+  float delta = lanes_sum<Rows::O::kLanes>(packed_dot<typename Rows::O>(grad_row(i), out_row(i)));
+  if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i, h));
   const auto load_node = [&](int64_t e) {  // past the end, the last again
     return checked_node(a.col[min(e, edges.end - 1)], a.num_src);
   };
@@ -79,7 +82,7 @@ __device__ __forceinline__ void tensor_gradient_row(const Typed<typename S::T>& 
   }
   if (!grad.is_exact()) *inexact = 1;
   if constexpr (kAdditive) grad_scalar = lanes_sum<kWarp>(grad_scalar);
-  store_gradients<Side::rows, score>(a, g, i, h, grad, grad, grad_scalar, 1.f, slot, slots);
+  store_gradients<Side::rows, score>(a, g, i, h, grad, grad, grad_scalar, threadIdx.x == 0, 1.f, slot, slots);
 }
 
 template <Score score, class S>
@@ -136,7 +139,7 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   }
   if (!grad.is_exact() || !grad_value.is_exact()) *inexact = 1;
   if constexpr (kAdditive) grad_scalar = lanes_sum<kWarp>(grad_scalar);
-  store_gradients<Side::columns, score>(a, g, j, h, grad, grad_value, grad_scalar, A(1), slot, slots);
+  store_gradients<Side::columns, score>(a, g, j, h, grad, grad_value, grad_scalar, threadIdx.x == 0, A(1), slot, slots);
 }
 
 template <Score score, class S, class Sum>
@@ -167,6 +170,7 @@ cudaError_t launch_rows_and_columns(const Attention& a, const Gradients& g, void
   };
   auto *rows_by_vectors = gradients_kernel<Side::rows, score, S>, *rows = rows_by_vectors;
   auto *columns_by_vectors = columns_kernel<score, S, VectorSum<S>>, *columns = columns_by_vectors;
+  unsigned row_blocks = head_blocks<S>(a.heads);
   decltype(rows) exact_rows = nullptr;
   decltype(columns) exact_columns = nullptr;
   if constexpr (kTensorRows<S>) {
@@ -175,11 +179,13 @@ cudaError_t launch_rows_and_columns(const Attention& a, const Gradients& g, void
       columns = columns_kernel<score, S, TensorSum<S>>;
       exact_rows = rows_by_vectors;
       exact_columns = columns_by_vectors;
+      row_blocks = a.heads;
     }
   }
-  const cudaError_t error = launch_side<Side::rows, score, S>(a, g, scratch, stream, rows, exact_rows, launch);
+  const cudaError_t error =
+      launch_side<Side::rows, score, S>(a, g, scratch, stream, row_blocks, rows, exact_rows, launch);
   if (error != cudaSuccess) return error;
-  return launch_side<Side::columns, score, S>(a, g, scratch, stream, columns, exact_columns, launch);
+  return launch_side<Side::columns, score, S>(a, g, scratch, stream, a.heads, columns, exact_columns, launch);
 }
 
 // weights, operands: A [num_edges, heads], see EdgeGradient.
@@ -238,15 +244,14 @@ cudaError_t pmf_bwd(const Attention& given, const Gradients& g, void* workspace,
   bool done = false;
   cudaError_t error = for_score_and_shape(a, [&]<Score score, class S>() {
     using A = typename S::A;
-    const cudaError_t delta_error = launch_delta<S>(a, g, stream);
-    if (delta_error != cudaSuccess) return delta_error;
     if constexpr (score != Score::additive_v2) {
       if (goes_by_rows_and_columns<score, S>(a)) {
         done = true;
         return launch_rows_and_columns<score, S>(a, g, workspace, stream);
       }
     }
-    if (a.num_edges == 0) return cudaSuccess;
+    const cudaError_t delta_error = launch_delta<S>(a, g, stream);
+    if (delta_error != cudaSuccess || a.num_edges == 0) return delta_error;
     const EdgePlan plan = plan_edges(a.num_edges);
     A* weights = static_cast<A*>(workspace);
     edges_kernel<score, S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, g, weights,

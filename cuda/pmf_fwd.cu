@@ -134,7 +134,7 @@ int slot_width(const Attention& a) { return a.head_dim + 2; }
 
 size_t pmf_fwd_workspace(const Attention& a) {
   const size_t number = a.type == Type::f64 ? sizeof(double) : sizeof(float);
-  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a));
+  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a), a.max_degree);
   const size_t scratch = number == sizeof(double) ? UnitScratch<double>::bytes(units, a.heads, slot_width(a))
                                                   : UnitScratch<float>::bytes(units, a.heads, slot_width(a));
   return scratch + static_cast<size_t>(a.num_edges) * a.heads * number;
@@ -142,7 +142,7 @@ size_t pmf_fwd_workspace(const Attention& a) {
 
 cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a));
+  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a), a.max_degree);
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
@@ -160,7 +160,7 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
         };
         auto* kernel = tensor_logits_kernel<score, S>;
         const decltype(kernel) none = nullptr;
-        error = launch_units(units, a, a.num_dst, scratch.counters, stream, kernel, none, launch);
+        error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, kernel, none, launch);
       }
     }
     if (!has_logits) {
@@ -181,10 +181,19 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
       kernel<<<grid, RowUnits::kThreads, 0, stream>>>(typed, scores, outputs, with, scratch.slots);
     };
-    error = launch_units(units, a, a.num_dst, scratch.counters, stream, softmax_rows, exact, launch);
+    error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, softmax_rows, exact, launch);
     if (error != cudaSuccess) return error;
-    return launch_merge(Merge<T>{a.rowptr, a.num_dst, a.num_edges, units, a.heads, scratch.slots, slot_width(a), 0,
-                                 a.head_dim, static_cast<T*>(outputs.out), static_cast<A*>(outputs.lse)},
+    return launch_merge(Merge<T>{a.rowptr,
+                                 a.num_dst,
+                                 a.num_edges,
+                                 units,
+                                 a.heads,
+                                 scratch.slots,
+                                 slot_width(a),
+                                 a.head_dim,
+                                 nullptr,
+                                 {static_cast<T*>(outputs.out)},
+                                 static_cast<A*>(outputs.lse)},
                         stream);
   });
 }

@@ -10,24 +10,26 @@
 
 #include "logit.cuh"
 #include "mma.cuh"
+#include "warp_heads.cuh"
 
 namespace dfgnn::cuda {
 
-// Stores factor * (sum of the warp's fragments) as a row; the second, as what a piece adds to its row. Once: the
+// Stores factor * (sum of the groups' fragments) as a row; the second, as what a piece adds to its row. Once: the
 // fragments are used up.
 template <class S>
-__device__ __forceinline__ void store_sum(Fragment<S>& fragment, typename S::T* row, int features,
-                                          typename S::A factor) {
-  const GroupSum<S> total(fragment);
+__device__ __forceinline__ void store_sum(Fragment<S>& fragment, typename S::T* row, int features, typename S::A factor,
+                                          int apart = S::kLanes, bool live = true) {
+  const GroupSum<S> total(fragment, apart);
   constexpr int kCount = GroupSum<S>::kCount;
-  if (total.writes) fragment.template store<kCount>(row, threadIdx.x % S::kLanes, features, total.first, factor);
+  if (total.writes && live)
+    fragment.template store<kCount>(row, threadIdx.x % S::kLanes, features, total.first, factor);
 }
 
 template <class S>
 __device__ __forceinline__ void store_sum_piece(Fragment<S>& fragment, typename S::A* piece, int features,
-                                                typename S::A factor) {
-  const GroupSum<S> total(fragment);
-  if (!total.writes) return;
+                                                typename S::A factor, int apart = S::kLanes, bool live = true) {
+  const GroupSum<S> total(fragment, apart);
+  if (!total.writes || !live) return;
 #pragma unroll
   for (int i = 0; i < GroupSum<S>::kCount * S::kVec; ++i) {
     const int vector = (total.first + i / S::kVec) * S::kLanes + static_cast<int>(threadIdx.x) % S::kLanes;
@@ -36,11 +38,25 @@ __device__ __forceinline__ void store_sum_piece(Fragment<S>& fragment, typename 
   }
 }
 
+// A sum in registers of each group of lanes, of heads side by side.
+template <class S>
+struct HeadSum {
+  Fragment<S>& sum;
+  const WarpHeads<S>& heads;
+
+  __device__ __forceinline__ void store(typename S::T* row, int features, typename S::A factor) {
+    store_sum(sum, row, features, factor, heads.apart(), heads.live);
+  }
+  __device__ __forceinline__ void store_piece(typename S::A* piece, int features, typename S::A factor) {
+    store_sum_piece(sum, piece, features, factor, heads.apart(), heads.live);
+  }
+};
+
 // Sum of weights times rows in float (or double) registers, a row spread over the lanes of the wide shape.
-template <class S, class W_ = typename S::Wide>
+template <class S>
 class VectorSum {
  public:
-  using W = W_;
+  using W = typename S::Wide;
   using T = typename S::T;
   using A = typename S::A;
   using Reader = RowReader<W>;
@@ -56,7 +72,6 @@ class VectorSum {
   // A weight of the next batch, this lane's or 0, as batches want it. All lanes come.
   __device__ __forceinline__ static A fit(A weight) { return weight; }
 
-  __device__ __forceinline__ explicit VectorSum(const Fragment<W>& sum) : sum_(sum) {}
   __device__ __forceinline__ static int lane() { return threadIdx.x % W::kLanes; }
 
   // Whether this lane's part of the sum is what it should be.

@@ -23,18 +23,33 @@ struct RowUnits {
   bool if_inexact;    // and whether to do the work only if it is set
 
   int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
+
+  // Rows are long enough for blocks to take units from a counter, which costs less than to start a block.
+  static bool are_long(int64_t num_rows, int64_t num_entries) { return num_entries >= 64 * num_rows; }
+
+  // Whether a pass needs memory of its own, if it has no `exact` kernel.
+  bool need_scratch(int64_t num_rows, int64_t num_entries) const {
+    return segments > 0 || are_long(num_rows, num_entries);
+  }
 };
 
 constexpr int64_t kWhole = -1;  // the slot of a row that is no piece
 
-// Pieces of 1024 entries at least, then so that there are at least 16K of them, enough to fill any device; but slots
-// take no more than 4 bytes an entry: a slot has `numbers`, 4 bytes each, of all heads.
-inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers) {
-  constexpr int64_t kLeast = 1024, kPieces = 16384, kMost = 4096, kEntriesPerUnit = 32, kUnits = 8192;
+// Pieces of 1024 entries at least, then so that there are at least 16K of them, enough to fill any device; of few
+// entries, smaller ones, as then nothing hides the time that a warp takes for a row. Slots, of which each has
+// `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 8 MiB. `longest`: entries of the longest
+// row, if known.
+inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest = -1) {
+  constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kLeast = 1024, kPieces = 16384, kMost = 4096;
+  constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192;
+  const int64_t least = num_entries <= kFew ? kFewLeast : kLeast;
   int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
-  segment = segment < kLeast ? kLeast : segment > kMost ? kMost : segment;
-  if (segment < 2 * numbers) segment = 2 * numbers;
-  const auto segments = static_cast<unsigned>(num_entries > segment ? (num_entries + segment - 1) / segment : 0);
+  segment = segment < least ? least : segment > kMost ? kMost : segment;
+  const int64_t bytes_allow = num_entries * numbers >> 20, entries_allow = 2 * numbers;
+  const int64_t smallest = bytes_allow < entries_allow ? bytes_allow : entries_allow;
+  if (segment < smallest) segment = smallest;
+  const bool can_be_long = num_entries > segment && (longest < 0 || longest > segment);
+  const auto segments = static_cast<unsigned>(can_be_long ? (num_entries + segment - 1) / segment : 0);
   int rows = 1;
   while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
   return {segment, segments, rows, segments + static_cast<unsigned>((num_rows + rows - 1) / rows),
@@ -57,36 +72,36 @@ struct UnitScratch {
   }
 };
 
-// Calls launch(grid, units, kernel). Where rows are long, the grid is what the device holds at once and blocks take
-// units from a counter, which costs less than to start a block; short rows are over too soon for that. Where there is
+// Calls launch(grid, units, kernel), the grid's second dimension being `head_blocks`. Where rows are
+// long, the grid is what the device holds at once and blocks take units from a counter. Where there is
 // an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
 template <class Kernel, class Launch>
-cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned* counters, cudaStream_t stream,
-                         Kernel* kernel, Kernel* exact, const Launch& launch) {
-  constexpr int64_t kLongRow = 64, kBlocksPerMultiprocessor = 32;
+cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned head_blocks, unsigned* counters,
+                         cudaStream_t stream, Kernel* kernel, Kernel* exact, const Launch& launch) {
+  constexpr int64_t kBlocksPerMultiprocessor = 32;
   int device = 0, multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   }
   const auto resident = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
-  const bool take = units.count > resident && a.num_edges >= kLongRow * num_rows;
+  const bool take = units.count > resident && RowUnits::are_long(num_rows, a.num_edges);
   if (error == cudaSuccess && (take || exact)) {
     error = cudaMemsetAsync(counters, 0, (2 * a.heads + 1) * sizeof(unsigned), stream);
   }
   if (error != cudaSuccess) return error;
   if (take) units.next = counters;
   if (exact) units.inexact = counters + 2 * a.heads;
-  launch(dim3(take ? resident : units.count, a.heads), units, kernel);
+  launch(dim3(take ? resident : units.count, head_blocks), units, kernel);
   if (exact) {
     units.next = counters + a.heads;
     units.if_inexact = true;
-    launch(dim3(units.count < resident ? units.count : resident, a.heads), units, exact);
+    launch(dim3(units.count < resident ? units.count : resident, head_blocks), units, exact);
   }
   return cudaGetLastError();
 }
 
-// Calls visit(row, entries, slot) for the block's units of head blockIdx.y.
+// Calls visit(row, entries, slot) for the block's units, those of the heads that blockIdx.y stands for.
 template <class Visit>
 __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, int64_t num_entries,
                                           const RowUnits& units, const Visit& visit) {
@@ -106,7 +121,7 @@ __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, in
 #pragma unroll 1
     while (true) {
       Range entries = row_range(ptr, row, num_entries);
-      const bool is_long = entries.size() > units.segment;
+      const bool is_long = units.segments > 0 && entries.size() > units.segment;
       int64_t slot = kWhole;
       if (pieces) {
         slot = 2 * static_cast<int64_t>(unit) + (entries.begin > begin);

@@ -14,6 +14,7 @@ cudaError_t for_shape(int head_dim, const Launch& launch) {
   if constexpr (sizeof(T) < 8) {             // float64 is there for gradcheck: one shape serves
     if (head_dim % kVec == 0) {
       const int vectors = head_dim / kVec;
+      if (vectors <= 2) return launch.template operator()<Shape<T, kVec, 2, 1>>();
       if (vectors <= 4) return launch.template operator()<Shape<T, kVec, 4, 1>>();
       if (vectors <= 8) return launch.template operator()<Shape<T, kVec, 8, 1>>();
       if (vectors <= 16) return launch.template operator()<Shape<T, kVec, 8, 2>>();

@@ -17,9 +17,10 @@ cudaError_t launch_both_sides(const Attention& a, const Gradients& g, void* work
   };
   auto *rows = gradients_kernel<Side::rows, score, S>, *columns = gradients_kernel<Side::columns, score, S>;
   const decltype(rows) none = nullptr;
-  const cudaError_t error = launch_side<Side::rows, score, S>(a, g, workspace, stream, rows, none, launch);
+  const unsigned blocks = head_blocks<S>(a.heads);
+  const cudaError_t error = launch_side<Side::rows, score, S>(a, g, workspace, stream, blocks, rows, none, launch);
   if (error != cudaSuccess) return error;
-  return launch_side<Side::columns, score, S>(a, g, workspace, stream, columns, none, launch);
+  return launch_side<Side::columns, score, S>(a, g, workspace, stream, blocks, columns, none, launch);
 }
 
 }  // namespace
@@ -36,7 +37,9 @@ bool smmf_bwd_supports(Type type, int head_dim) {
 size_t smmf_bwd_workspace(const Attention& a) {
   size_t bytes = 0;
   for_score_and_shape(a, [&]<Score score, class S>() {
-    bytes = std::max(scratch_bytes<Side::rows, score, S>(a), scratch_bytes<Side::columns, score, S>(a));
+    const bool needs_some = plan_side<Side::rows, score>(a).need_scratch(a.num_dst, a.num_edges) ||
+                            plan_side<Side::columns, score>(a).need_scratch(a.num_src, a.num_edges);
+    if (needs_some) bytes = std::max(scratch_bytes<Side::rows, score, S>(a), scratch_bytes<Side::columns, score, S>(a));
     return cudaSuccess;
   });
   return bytes;
@@ -45,8 +48,6 @@ size_t smmf_bwd_workspace(const Attention& a) {
 cudaError_t smmf_bwd(const Attention& given, const Gradients& gradients, void* workspace, cudaStream_t stream) {
   const Attention attention = without_edges_to_nowhere(given);
   return for_score_and_shape(attention, [&]<Score score, class S>() {
-    const cudaError_t error = launch_delta<S>(attention, gradients, stream);
-    if (error != cudaSuccess) return error;
     if constexpr (S::kLanes == 8 && S::kSteps * S::kVec == 16) {
       // Rows of few edges leave groups of lanes idle: two wider ones need fewer registers, and more warps fit.
       using Wider = Shape<typename S::T, S::kVec, 2 * S::kLanes, S::kSteps / 2>;

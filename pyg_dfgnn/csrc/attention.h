@@ -40,6 +40,7 @@ struct Attention {
   double dropout_p = 0.0;           // in [0, 1]
   at::Tensor seed;                  // int64 [1] on the operands' device; defined where dropout_p > 0
   at::Tensor tiles;                 // of the tile method, where the caller gave them (see graph.cpp)
+  int64_t max_degree = -1;          // edges of the longest row, where the caller gave it
 
   int64_t num_dst() const { return rowptr.numel() - 1; }
   int64_t num_src() const { return value.size(0); }

@@ -93,6 +93,7 @@ Attention make_attention(const Call& call) {
     attention.row = call.row->contiguous();
     attention.perm = call.perm->contiguous();
   }
+  attention.max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
   if (call.route.tiles.has_value()) {
     const auto& tiles = *call.route.tiles;
     check_index(tiles, "tiles", tiles, device);

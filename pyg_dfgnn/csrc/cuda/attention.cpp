@@ -64,12 +64,21 @@ cuda::Attention operands_of(const Attention& a) {
           a.dropout_p,
           static_cast<const int64_t*>(data_of(a.seed)),
           index_of(a.tiles),
-          a.tiles.defined() ? a.tiles.numel() - 1 : 0};
+          a.tiles.defined() ? a.tiles.numel() - 1 : 0,
+          a.max_degree};
 }
 
-at::Tensor bytes(size_t count, const at::TensorOptions& options) {
-  return at::empty({static_cast<int64_t>(count)}, options.dtype(at::kByte));
-}
+// Device memory for a kernel.
+class Workspace {
+ public:
+  Workspace(size_t bytes, const at::TensorOptions& options) {
+    if (bytes > 0) memory_ = at::empty({static_cast<int64_t>(bytes)}, options.dtype(at::kByte));
+  }
+  operator void*() const { return memory_.defined() ? memory_.mutable_data_ptr() : nullptr; }
+
+ private:
+  at::Tensor memory_;
+};
 
 }  // namespace
 
@@ -82,14 +91,15 @@ ForwardResult forward_cuda(Attention given, Method method) {
   auto lse = at::empty({a.num_dst(), a.heads()}, scalars);
   const cuda::Outputs outputs{out.mutable_data_ptr(), lse.mutable_data_ptr()};
   const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
+  const auto operands = operands_of(a);
   if (method == Method::pmf) {
-    const auto operands = operands_of(a);
-    const auto workspace = bytes(cuda::pmf_fwd_workspace(operands), options);
-    C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace.mutable_data_ptr(), stream));
+    const Workspace workspace(cuda::pmf_fwd_workspace(operands), options);
+    C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace, stream));
   } else if (method == Method::tile) {
-    C10_CUDA_CHECK(cuda::tile_fwd(operands_of(a), outputs, stream));
+    C10_CUDA_CHECK(cuda::tile_fwd(operands, outputs, stream));
   } else {
-    C10_CUDA_CHECK(cuda::smmf_fwd(operands_of(a), outputs, stream));
+    const Workspace workspace(cuda::smmf_fwd_workspace(operands), options);
+    C10_CUDA_CHECK(cuda::smmf_fwd(operands, outputs, workspace, stream));
   }
   return {out, lse};
 }
@@ -122,11 +132,11 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   if (method == Method::tile && cuda::tile_bwd_fits(operands)) {
     C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
   } else if (method != Method::pmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
-    const auto workspace = bytes(cuda::smmf_bwd_workspace(operands), a.value.options());
-    C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, workspace.mutable_data_ptr(), stream));
+    const Workspace workspace(cuda::smmf_bwd_workspace(operands), a.value.options());
+    C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, workspace, stream));
   } else {
-    const auto workspace = bytes(cuda::pmf_bwd_workspace(operands), a.value.options());
-    C10_CUDA_CHECK(cuda::pmf_bwd(operands, pointers, workspace.mutable_data_ptr(), stream));
+    const Workspace workspace(cuda::pmf_bwd_workspace(operands), a.value.options());
+    C10_CUDA_CHECK(cuda::pmf_bwd(operands, pointers, workspace, stream));
   }
   return gradients;
 }

@@ -1,0 +1,90 @@
+// Heads that a warp takes at once. Where a head is a few lanes wide, heads lie side by side over the warp, so that the
+// features of a node are gathered as one row, whatever heads it is divided into; a lane works for one head.
+#pragma once
+
+#include "fragment.cuh"
+
+namespace dfgnn::cuda {
+
+// Heads side by side in a warp, as a power of two: as many as there are, or as fit.
+template <class S>
+__host__ __device__ __forceinline__ int log_heads_side_by_side(int heads) {
+  int log = 0;
+  if (S::kSteps == 1 && !S::kLoop) {
+    while (1 << log < heads && (2 << log) * S::kLanes <= kWarp) ++log;
+  }
+  return log;
+}
+
+// The grid's second dimension for kernels that take heads so.
+template <class S>
+inline unsigned head_blocks(int heads) {
+  const int log = log_heads_side_by_side<S>(heads);
+  return static_cast<unsigned>((heads + (1 << log) - 1) >> log);
+}
+
+// What a lane works on. The lanes of a head form groups of S::kLanes, which take entries (edges) in turn: where an
+// entry is a row of features, group g takes entries g, g + groups(), ... in rounds; where it is a number, each lane of
+// the group has that of one round. So a warp goes over an edge list in chunks of entries(), S::kLanes rounds each.
+template <class S>
+class WarpHeads {
+ public:
+  int head, lane, group;
+  bool live;  // false where there is no head for the lane: it computes the last one again, and stores nothing
+
+  __device__ __forceinline__ explicit WarpHeads(int heads)
+      : log_side_(S::kSteps == 1 && !S::kLoop ? log_heads_side_by_side<S>(heads) : 0) {
+    const int t = threadIdx.x % kWarp;
+    const int own = (static_cast<int>(blockIdx.y) << log_side_) + (t / S::kLanes & ((1 << log_side_) - 1));
+    live = own < heads;
+    head = live ? own : heads - 1;
+    lane = t % S::kLanes;
+    group = t / S::kLanes >> log_side_;
+  }
+
+  // Whether there is a head for a block at all: not where the grid is larger than head_blocks().
+  __device__ __forceinline__ bool any(int heads) const { return static_cast<int>(blockIdx.y) << log_side_ < heads; }
+
+  __device__ __forceinline__ int groups() const { return S::kGroups >> log_side_; }
+  __device__ __forceinline__ int entries() const { return kWarp >> log_side_; }
+  __device__ __forceinline__ int entry(int round) const { return round * groups() + group; }
+  __device__ __forceinline__ bool is_first() const { return live && group == 0 && lane == 0; }  // of its head's
+
+  // Of the first `count` entries of a chunk: rounds that any group needs, and entries of this group.
+  __device__ __forceinline__ int rounds(int count) const { return rounds_from(count, 0); }
+  __device__ __forceinline__ int own_rounds(int count) const { return rounds_from(count, group); }
+
+  // What the lane has whose number is that of the group's entry of a round.
+  template <class X>
+  __device__ __forceinline__ X of_round(X x, int round) const {
+    return __shfl_sync(kAllLanes, x, static_cast<int>(threadIdx.x) % kWarp - lane + round);
+  }
+
+  // Lanes from one group of a head to its next.
+  __device__ __forceinline__ int apart() const { return S::kLanes << log_side_; }
+
+  // x combined over the groups of a head, in all of their lanes.
+  template <class A, class Combine>
+  __device__ __forceinline__ A over_groups(A x, const Combine& combine) const {
+#pragma unroll
+    for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) {
+      if (offset >= apart()) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+    }
+    return x;
+  }
+
+ private:
+  __device__ __forceinline__ int rounds_from(int count, int first_group) const {
+    constexpr int kLog = S::kGroups == 32   ? 5
+                         : S::kGroups == 16 ? 4
+                         : S::kGroups == 8  ? 3
+                         : S::kGroups == 4  ? 2
+                         : S::kGroups == 2  ? 1
+                                            : 0;
+    return (count - first_group + groups() - 1) >> (kLog - log_side_);
+  }
+
+  int log_side_;
+};
+
+}  // namespace dfgnn::cuda
