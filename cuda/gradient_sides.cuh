@@ -40,9 +40,7 @@ struct alignas(2 * sizeof(A)) Pair {
 template <Side side, Score score, class S>
 constexpr int warps_per_multiprocessor() {
   if (sizeof(typename S::A) == 8) return 1;
-  const bool few_registers = side == Side::rows && score != Score::additive_v2;
-  if (S::kSteps * S::kVec <= 8 && S::kLanes == 16) return few_registers ? 28 : 24;
-  return few_registers ? 20 : 16;
+  return side == Side::rows && score != Score::additive_v2 ? 20 : 16;
 }
 
 // What a piece of a long row leaves in its slot: the sums for grad, then, of columns, those for grad_value.
@@ -85,8 +83,8 @@ cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUni
   using T = typename S::T;
   using A = typename S::A;
   const Pass<side> pass{a, g};
-  Merge<T> merge{pass.ptr(), pass.num_own(), a.num_edges, units, a.heads, slots, slot_width<side, score>(a.head_dim),
-                 a.head_dim};
+  Merge<T> merge{pass.ptr(), pass.num_own(), a.num_edges, units,  a.heads, slots, slot_width<side, score>(a.head_dim),
+                 a.head_dim, nullptr,        {},          nullptr};
   if constexpr (score == Score::additive) {
     merge.number = static_cast<A*>(pass.grad());
   } else {
@@ -97,9 +95,10 @@ cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUni
 }
 
 // delta_i = <grad_out_i, out_i> - grad_lse_i of the lane's head, for the columns too.
-template <class S>
+template <class S, bool kOwnRows>
 __device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a, const Gradients& g,
-                                                   const WarpHeads<S>& heads, const Fragment<S>& grad_out, int i) {
+                                                   const WarpHeads<S, kOwnRows>& heads, const Fragment<S>& grad_out,
+                                                   int i) {
   Packed<S> out;
   out.load(a.features(g.out, i, heads.head), heads.lane, a.head_dim);
   auto delta = lanes_sum<S::kLanes>(grad_out.dot(out));
@@ -110,16 +109,16 @@ __device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a
 }
 
 // The gradients of row (or column) n, or of a piece of one, by a warp for the heads that it takes at once.
-template <Side side, Score score, class S>
+template <Side side, Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, const Gradients& g, typename S::A* slots,
                                              Pair<typename S::A>* pairs, const Dropout<typename S::A>& dropout,
-                                             const PairScore<score, S>& pair, const WarpHeads<S>& heads, int n,
-                                             const Range& entries, int64_t slot) {
+                                             const PairScore<score, S>& pair, const WarpHeads<S, kOwnRows>& heads,
+                                             int n, const Range& entries, int64_t slot) {
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
-  constexpr int kUnroll = S::kSteps > 1 ? 1 : S::kLanes < 16 ? 4 : 2;  // rounds whose rows are in flight at once
+  constexpr int kUnroll = S::kSteps > 1 ? 1 : S::kLanes < 4 ? S::kLanes : 4;  // rounds whose rows are in flight at once
   const Pass<side> pass{a, g};
   const int h = heads.head, lane = heads.lane;
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
@@ -136,19 +135,20 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
     own_delta = row_delta(a, g, heads, own_value, n);
   }
 
-  const int size = static_cast<int>(entries.size());  // what is longer comes in pieces
+  const int size = static_cast<int>(entries.size()), last = max(size - 1, 0);  // what is longer comes in pieces
+  const int longest = heads.most(size);
   const Index others_nodes = pass.others().from(entries.begin);
   const auto load_node = [&](int first) {  // past the end, the last again, which is then not used
-    return checked_node(others_nodes[min(first + heads.entry(lane), size - 1)], pass.num_others());
+    return checked_node(others_nodes[min(first + heads.entry(lane), last)], pass.num_others());
   };
-  int next_node = size > 0 ? load_node(0) : kNoNode;
-  for (int first = 0; first < size; first += heads.entries()) {
-    const int count = min(heads.entries(), size - first);
+  int next_node = longest > 0 ? load_node(0) : kNoNode;
+  for (int first = 0; first < longest; first += heads.entries()) {
+    const int count = min(heads.entries(), max(size - first, 0));
     const int rounds = heads.rounds(count), own_rounds = heads.own_rounds(count);
     // One entry a lane: what is a number each.
     const int lane_node = next_node, lane_safe_node = max(lane_node, 0);
     next_node = load_node(first + heads.entries());
-    int64_t position = entries.begin + min(first + heads.entry(lane), size - 1);
+    int64_t position = entries.begin + min(first + heads.entry(lane), last);
     if (!kRows && needs_position) position = clamp_to(a.perm[position], a.num_edges - 1);
     const A keep = dropout.factor(position, h);
     A lse = own_lse, delta = own_delta;
@@ -210,8 +210,8 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
     grad_scalar = heads.over_groups(lanes_sum<S::kLanes>(grad_scalar), [](A x, A y) { return x + y; });
   }
   const A factor = score == Score::dot ? a.logit_scale : A(1);
-  store_gradients<side, score>(a, g, n, h, HeadSum<S>{grad, heads}, HeadSum<S>{grad_value, heads}, grad_scalar,
-                               heads.is_first(), factor, slot, slots);
+  store_gradients<side, score>(a, g, n, h, HeadSum<S, kOwnRows>{grad, heads}, HeadSum<S, kOwnRows>{grad_value, heads},
+                               grad_scalar, heads.is_first(), factor, slot, slots);
 }
 
 template <Side side, Score score, class S>
@@ -224,7 +224,23 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
   if (!heads.any(a.heads)) return;
   const PairScore<score, S> pair(a, heads.head, heads.lane);
   for_units(pass.ptr(), pass.num_own(), a.num_edges, units, [&](int n, const Range& entries, int64_t slot) {
-    gradient_row<side, score, S>(a, g, slots, pairs, dropout, pair, heads, n, entries, slot);
+    gradient_row<side, score>(a, g, slots, pairs, dropout, pair, heads, n, entries, slot);
+  });
+}
+
+// Short rows, one a group of lanes.
+template <Side side, Score score, class S>
+__global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<side, score, S>()))
+    gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
+                              RowUnits, typename S::A*, Pair<typename S::A>* pairs) {
+  using A = typename S::A;
+  const Pass<side> pass{a, g};
+  const Dropout dropout(a);
+  WarpHeads<S, true> heads(a.heads);
+  const PairScore<score, S> pair(a, heads.head, heads.lane);
+  for_own_row(pass.ptr(), pass.num_own(), a.num_edges, heads.apart(), [&](bool has_row, int n, const Range& entries) {
+    heads.live &= has_row;
+    gradient_row<side, score>(a, g, static_cast<A*>(nullptr), pairs, dropout, pair, heads, n, entries, kWhole);
   });
 }
 
@@ -247,17 +263,25 @@ size_t scratch_bytes(const Attention& a) {
   return UnitScratch<typename S::A>::bytes(plan_side<side, score>(a), a.heads, slot_width<side, score>(a.head_dim));
 }
 
-// Launches a kernel over the units of a side (launch_units), then adds up what their pieces left.
+// Launches a kernel over the units of a side (launch_units), then adds up what their pieces left; where there is an
+// `own` kernel, short rows go to that (launch_short_rows), `apart` lanes each.
 template <Side side, Score score, class S, class Kernel, class Launch>
 cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_memory, cudaStream_t stream,
-                        unsigned head_blocks, Kernel* kernel, Kernel* exact, const Launch& launch) {
+                        unsigned head_blocks, Kernel* kernel, Kernel* exact, const Launch& launch,
+                        Kernel* own = nullptr, int apart = kWarp) {
   const Pass<side> pass{a, g};
   if (pass.num_own() == 0) return cudaSuccess;
-  const RowUnits units = plan_side<side, score>(a);
+  RowUnits units = plan_side<side, score>(a);
   const UnitScratch<typename S::A> scratch(scratch_memory, a.heads);
+  const auto launch_one = [&](dim3 grid, const RowUnits& with, Kernel* chosen) {
+    launch(grid, with, scratch.slots, chosen);
+  };
+  const int64_t longest = side == Side::rows ? a.max_degree : -1;
+  if (!launch_short_rows(units, pass.num_own(), longest, apart, head_blocks, own, launch_one)) {
+    return cudaGetLastError();
+  }
   const cudaError_t error =
-      launch_units(units, a, pass.num_own(), head_blocks, scratch.counters, stream, kernel, exact,
-                   [&](dim3 grid, const RowUnits& with, Kernel* chosen) { launch(grid, with, scratch.slots, chosen); });
+      launch_units(units, a, pass.num_own(), head_blocks, scratch.counters, stream, kernel, exact, launch_one);
   if (error != cudaSuccess) return error;
   return merge_gradients<side, score, S>(a, g, units, scratch.slots, stream);
 }

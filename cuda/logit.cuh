@@ -64,7 +64,7 @@ class RowReader {
   }
 
  private:
-  static constexpr bool kAlways = S::kSteps == 1;  // a lane reads all of its rows or none
+  static constexpr bool kAlways = S::kSteps == 1 && !kExact;  // a lane reads all of its rows or none
 
   const char* base_;
   unsigned row_bytes_;

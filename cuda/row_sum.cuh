@@ -38,17 +38,21 @@ __device__ __forceinline__ void store_sum_piece(Fragment<S>& fragment, typename 
   }
 }
 
-// A sum in registers of each group of lanes, of heads side by side.
-template <class S>
+// A sum in registers of each group of lanes, of heads side by side; of one row, or, kOwnRows, of a row a group.
+template <class S, bool kOwnRows>
 struct HeadSum {
   Fragment<S>& sum;
-  const WarpHeads<S>& heads;
+  const WarpHeads<S, kOwnRows>& heads;
 
   __device__ __forceinline__ void store(typename S::T* row, int features, typename S::A factor) {
-    store_sum(sum, row, features, factor, heads.apart(), heads.live);
+    if constexpr (kOwnRows) {
+      if (heads.live) sum.template store<S::kSteps>(row, heads.lane, features, 0, factor);
+    } else {
+      store_sum(sum, row, features, factor, heads.apart(), heads.live);
+    }
   }
   __device__ __forceinline__ void store_piece(typename S::A* piece, int features, typename S::A factor) {
-    store_sum_piece(sum, piece, features, factor, heads.apart(), heads.live);
+    if constexpr (!kOwnRows) store_sum_piece(sum, piece, features, factor, heads.apart(), heads.live);
   }
 };
 

@@ -21,6 +21,17 @@ struct RowUnits {
   unsigned* next;     // [heads] counters that blocks take units from, or null: one unit a block
   unsigned* inexact;  // set where a result is not what it should be,
   bool if_inexact;    // and whether to do the work only if it is set
+  bool are_short;     // rows are so short, and so many, that groups of lanes should take one each,
+  int shortest;       // and then what is left to warps is those of this many entries on
+
+  static constexpr int kShort = 16;  // the most entries of a row that a group of lanes takes
+
+  // Leaves short rows to groups of lanes.
+  void leave_short_rows(int64_t num_rows) {
+    shortest = kShort + 1;
+    rows_per_unit = kWarp;
+    count = segments + static_cast<unsigned>((num_rows + kWarp - 1) / kWarp);
+  }
 
   int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
 
@@ -41,7 +52,7 @@ constexpr int64_t kWhole = -1;  // the slot of a row that is no piece
 // row, if known.
 inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest = -1) {
   constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kLeast = 1024, kPieces = 16384, kMost = 4096;
-  constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192;
+  constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12;
   const int64_t least = num_entries <= kFew ? kFewLeast : kLeast;
   int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
   segment = segment < least ? least : segment > kMost ? kMost : segment;
@@ -52,8 +63,9 @@ inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t number
   const auto segments = static_cast<unsigned>(can_be_long ? (num_entries + segment - 1) / segment : 0);
   int rows = 1;
   while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
-  return {segment, segments, rows, segments + static_cast<unsigned>((num_rows + rows - 1) / rows),
-          nullptr, nullptr,  false};
+  return {segment, segments, rows,  segments + static_cast<unsigned>((num_rows + rows - 1) / rows),
+          nullptr, nullptr,  false, num_rows >= 4 * kUnits && num_entries < kFewEntries * num_rows,
+          0};
 }
 
 // Memory for a pass over units: counters, and a slot's `width` numbers a head.
@@ -108,33 +120,61 @@ __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, in
   if (units.if_inexact && *units.inexact == 0) return;
 #pragma unroll 1
   for (unsigned unit = blockIdx.x; unit < units.count;) {
+    // Of two rows of a segment, or of a run of rows, those that are wanted, a lane each; then one after another.
     const bool pieces = unit < units.segments;
     const int64_t begin = unit * units.segment, end = min(begin + units.segment, num_entries);
-    int64_t row, last;
+    int64_t first, second;
     if (pieces) {
-      row = warp_find_row(ptr, num_rows, begin);
-      last = warp_find_row(ptr, num_rows, end - 1);
+      first = warp_find_row(ptr, num_rows, begin);
+      second = warp_find_row(ptr, num_rows, end - 1);
     } else {
-      row = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
-      last = min(row + units.rows_per_unit, num_rows) - 1;
+      first = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
+      second = first + 1;
     }
+    const auto row_of = [&](int t) { return t == 0 ? first : second + (t - 1); };
+    const auto is_wanted = [&](int t) {
+      if (t >= (pieces ? 2 : units.rows_per_unit) || row_of(t) >= num_rows || (t == 1 && second == first)) return false;
+      const int64_t size = row_range(ptr, row_of(t), num_entries).size();
+      return (units.segments > 0 && size > units.segment) == pieces && size >= units.shortest;
+    };
 #pragma unroll 1
-    while (true) {
+    for (unsigned left = __ballot_sync(kAllLanes, is_wanted(threadIdx.x)); left != 0; left &= left - 1) {
+      const int64_t row = row_of(__ffs(left) - 1);
       Range entries = row_range(ptr, row, num_entries);
-      const bool is_long = units.segments > 0 && entries.size() > units.segment;
       int64_t slot = kWhole;
       if (pieces) {
         slot = 2 * static_cast<int64_t>(unit) + (entries.begin > begin);
         entries = {max(entries.begin, begin), min(entries.end, end)};
       }
-      if (is_long == pieces && (!pieces || entries.size() > 0)) visit(static_cast<int>(row), entries, slot);
-      if (row >= last) break;
-      row = pieces ? last : row + 1;
+      visit(static_cast<int>(row), entries, slot);
     }
     if (!units.next) return;
     if (threadIdx.x == 0) unit = gridDim.x + atomicAdd(units.next + blockIdx.y, 1u);
     unit = __shfl_sync(kAllLanes, unit, 0);
   }
+}
+
+// Where rows are short, launches `own` for those of at most RowUnits::kShort entries, by groups of `apart` lanes, a row
+// each, and leaves the others in units. Returns whether there can be any, the longest having `longest` entries.
+template <class Kernel, class Launch>
+bool launch_short_rows(RowUnits& units, int64_t num_rows, int64_t longest, int apart, unsigned head_blocks, Kernel* own,
+                       const Launch& launch) {
+  if (!own || !units.are_short || apart >= kWarp) return true;
+  const int64_t rows = kWarp / apart;
+  launch(dim3(static_cast<unsigned>((num_rows + rows - 1) / rows), head_blocks), units, own);
+  units.leave_short_rows(num_rows);
+  return longest < 0 || longest > RowUnits::kShort;
+}
+
+// Calls visit(has_row, row, entries) once.
+template <class Visit>
+__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries, int apart,
+                                            const Visit& visit) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kWarp / apart) + threadIdx.x / apart;
+  Range entries = row_range(ptr, min(row, num_rows - 1), num_entries);
+  const bool has_row = row < num_rows && entries.size() <= RowUnits::kShort;
+  if (!has_row) entries = {0, 0};
+  visit(has_row, static_cast<int>(min(row, num_rows - 1)), entries);
 }
 
 }  // namespace dfgnn::cuda

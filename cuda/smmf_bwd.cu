@@ -7,8 +7,6 @@
 namespace dfgnn::cuda {
 namespace {
 
-constexpr int64_t kFewEdges = 12;  // a row, on average
-
 template <Score score, class S>
 cudaError_t launch_both_sides(const Attention& a, const Gradients& g, void* workspace, cudaStream_t stream) {
   using A = typename S::A;
@@ -16,11 +14,20 @@ cudaError_t launch_both_sides(const Attention& a, const Gradients& g, void* work
     kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, g, units, slots, nullptr);
   };
   auto *rows = gradients_kernel<Side::rows, score, S>, *columns = gradients_kernel<Side::columns, score, S>;
+  decltype(rows) own_rows = nullptr;
+  decltype(columns) own_columns = nullptr;
+  if constexpr (S::kGroups > 1) {
+    own_rows = gradients_own_rows_kernel<Side::rows, score, S>;
+    own_columns = gradients_own_rows_kernel<Side::columns, score, S>;
+  }
   const decltype(rows) none = nullptr;
   const unsigned blocks = head_blocks<S>(a.heads);
-  const cudaError_t error = launch_side<Side::rows, score, S>(a, g, workspace, stream, blocks, rows, none, launch);
+  const int apart = lanes_of_heads<S>(a.heads);
+  const cudaError_t error =
+      launch_side<Side::rows, score, S>(a, g, workspace, stream, blocks, rows, none, launch, own_rows, apart);
   if (error != cudaSuccess) return error;
-  return launch_side<Side::columns, score, S>(a, g, workspace, stream, blocks, columns, none, launch);
+  return launch_side<Side::columns, score, S>(a, g, workspace, stream, blocks, columns, none, launch, own_columns,
+                                              apart);
 }
 
 }  // namespace
@@ -48,13 +55,6 @@ size_t smmf_bwd_workspace(const Attention& a) {
 cudaError_t smmf_bwd(const Attention& given, const Gradients& gradients, void* workspace, cudaStream_t stream) {
   const Attention attention = without_edges_to_nowhere(given);
   return for_score_and_shape(attention, [&]<Score score, class S>() {
-    if constexpr (S::kLanes == 8 && S::kSteps * S::kVec == 16) {
-      // Rows of few edges leave groups of lanes idle: two wider ones need fewer registers, and more warps fit.
-      using Wider = Shape<typename S::T, S::kVec, 2 * S::kLanes, S::kSteps / 2>;
-      if (attention.num_edges < kFewEdges * attention.num_dst) {
-        return launch_both_sides<score, Wider>(attention, gradients, workspace, stream);
-      }
-    }
     return launch_both_sides<score, S>(attention, gradients, workspace, stream);
   });
 }

@@ -14,20 +14,21 @@ namespace {
 template <Score score, class S>
 __host__ __device__ constexpr int rounds_in_flight() {
   // Rows of an edge, or what takes as many registers.
-  constexpr int kRows = score == Score::additive || (score == Score::cosine && S::kVec < 8) ? 1 : 2;
+  constexpr int kRows = score == Score::dot || score == Score::additive_v2 ? 2 : 1;
   constexpr int kRounds = S::kSteps * kRows < 8 ? 8 / (S::kSteps * kRows) : 1;
   return kRounds < S::kLanes ? kRounds : S::kLanes;
 }
 
 template <Score score, class S>
 constexpr int blocks_per_multiprocessor() {
-  return sizeof(typename S::A) == 8 ? 1 : S::kLoop ? 12 : 20;
+  if (sizeof(typename S::A) == 8) return 1;
+  return S::kLoop ? 12 : score == Score::cosine && S::kVec == 8 ? 16 : 20;
 }
 
-template <Score score, class S>
+template <Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs, typename S::A* slots,
-                                            const Dropout<typename S::A>& dropout, const WarpHeads<S>& heads, int i,
-                                            const Range& edges, int64_t slot, int f) {
+                                            const Dropout<typename S::A>& dropout, const WarpHeads<S, kOwnRows>& heads,
+                                            int i, const Range& edges, int64_t slot, int f) {
   using A = typename S::A;
   constexpr bool kNeedsDots = score != Score::additive;
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;  // src is the value too
@@ -43,14 +44,15 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
   Fragment<S> out;
   out.zero();
   A m = -INFINITY, sum = A(0);
-  const int size = static_cast<int>(edges.size()), last = size - 1;  // what is longer comes in pieces
+  const int size = static_cast<int>(edges.size()), last = max(size - 1, 0);  // what is longer comes in pieces
+  const int longest = heads.most(size);
   const Index col = a.col.from(edges.begin);
   const auto load_node = [&](int first) {  // past the end, the last again
     return checked_node(col[min(first + heads.entry(lane), last)], a.num_src);
   };
-  int next_node = size > 0 ? load_node(0) : kNoNode;
-  for (int first = 0; first < size; first += heads.entries()) {
-    const int count = min(heads.entries(), size - first);
+  int next_node = longest > 0 ? load_node(0) : kNoNode;
+  for (int first = 0; first < longest; first += heads.entries()) {
+    const int count = min(heads.entries(), max(size - first, 0));
     const int rounds = heads.rounds(count), own_rounds = heads.own_rounds(count);
     // One edge a lane: what is a number each.
     const int64_t e = edges.begin + min(first + heads.entry(lane), last);
@@ -110,7 +112,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
   sum = heads.over_groups(lanes_sum<S::kLanes>(sum) * share, add);
 #pragma unroll
   for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= share;
-  HeadSum<S> total{out, heads};
+  HeadSum<S, kOwnRows> total{out, heads};
   if (slot == kWhole) {
     total.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
     if (heads.is_first()) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = row_max + log(sum);
@@ -132,8 +134,21 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor
   const Dropout dropout(a);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
     for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
-      forward_row<score, S>(a, outputs, slots, dropout, heads, i, edges, slot, f);
+      forward_row<score>(a, outputs, slots, dropout, heads, i, edges, slot, f);
     }
+  });
+}
+
+// Short rows, one a group of lanes.
+template <Score score, class S>
+__global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor<score, S>()))
+    forward_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
+                            RowUnits, typename S::A*) {
+  WarpHeads<S, true> heads(a.heads);
+  const Dropout dropout(a);
+  for_own_row(a.rowptr, a.num_dst, a.num_edges, heads.apart(), [&](bool has_row, int i, const Range& edges) {
+    heads.live &= has_row;
+    forward_row<score>(a, outputs, static_cast<typename S::A*>(nullptr), dropout, heads, i, edges, kWhole, 0);
   });
 }
 
@@ -155,15 +170,20 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
-    const RowUnits units = plan(a);
+    RowUnits units = plan(a);
     const UnitScratch<A> scratch(workspace, a.heads);
     auto* kernel = forward_kernel<score, S>;
+    decltype(kernel) own = nullptr;
+    if constexpr (S::kGroups > 1) own = forward_own_rows_kernel<score, S>;
     const decltype(kernel) none = nullptr;
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
       chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
     };
-    const cudaError_t error =
-        launch_units(units, a, a.num_dst, head_blocks<S>(a.heads), scratch.counters, stream, kernel, none, launch);
+    const unsigned blocks = head_blocks<S>(a.heads);
+    if (!launch_short_rows(units, a.num_dst, a.max_degree, lanes_of_heads<S>(a.heads), blocks, own, launch)) {
+      return cudaGetLastError();
+    }
+    const cudaError_t error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, none, launch);
     if (error != cudaSuccess) return error;
     return launch_merge(Merge<T>{a.rowptr,
                                  a.num_dst,

@@ -16,6 +16,12 @@ __host__ __device__ __forceinline__ int log_heads_side_by_side(int heads) {
   return log;
 }
 
+// Lanes of the heads side by side.
+template <class S>
+inline int lanes_of_heads(int heads) {
+  return S::kLanes << log_heads_side_by_side<S>(heads);
+}
+
 // The grid's second dimension for kernels that take heads so.
 template <class S>
 inline unsigned head_blocks(int heads) {
@@ -23,14 +29,16 @@ inline unsigned head_blocks(int heads) {
   return static_cast<unsigned>((heads + (1 << log) - 1) >> log);
 }
 
-// What a lane works on. The lanes of a head form groups of S::kLanes, which take entries (edges) in turn: where an
-// entry is a row of features, group g takes entries g, g + groups(), ... in rounds; where it is a number, each lane of
-// the group has that of one round. So a warp goes over an edge list in chunks of entries(), S::kLanes rounds each.
-template <class S>
+// What a lane works on. The lanes of a head form groups of S::kLanes, which take the entries (edges) of a row in turn:
+// where an entry is a row of features, group g takes entries g, g + groups(), ... in rounds; where it is a number, each
+// lane of the group has that of one round. So a warp goes over an edge list in chunks of entries(), S::kLanes rounds
+// each. kOwnRows: each group has a row for itself, so that short rows keep all lanes busy; what differs between groups
+// then, counts of rounds above all, is made the same for the warp, as lanes exchange numbers in each round.
+template <class S, bool kOwnRows = false>
 class WarpHeads {
  public:
-  int head, lane, group;
-  bool live;  // false where there is no head for the lane: it computes the last one again, and stores nothing
+  int head, lane;
+  bool live;  // false where there is nothing for the lane: it computes what another does, and stores nothing
 
   __device__ __forceinline__ explicit WarpHeads(int heads)
       : log_side_(S::kSteps == 1 && !S::kLoop ? log_heads_side_by_side<S>(heads) : 0) {
@@ -39,20 +47,31 @@ class WarpHeads {
     live = own < heads;
     head = live ? own : heads - 1;
     lane = t % S::kLanes;
-    group = t / S::kLanes >> log_side_;
   }
 
   // Whether there is a head for a block at all: not where the grid is larger than head_blocks().
   __device__ __forceinline__ bool any(int heads) const { return static_cast<int>(blockIdx.y) << log_side_ < heads; }
 
-  __device__ __forceinline__ int groups() const { return S::kGroups >> log_side_; }
-  __device__ __forceinline__ int entries() const { return kWarp >> log_side_; }
-  __device__ __forceinline__ int entry(int round) const { return round * groups() + group; }
-  __device__ __forceinline__ bool is_first() const { return live && group == 0 && lane == 0; }  // of its head's
+  // Lanes from one group of a head to its next.
+  __device__ __forceinline__ int apart() const { return S::kLanes << log_side_; }
 
-  // Of the first `count` entries of a chunk: rounds that any group needs, and entries of this group.
-  __device__ __forceinline__ int rounds(int count) const { return rounds_from(count, 0); }
-  __device__ __forceinline__ int own_rounds(int count) const { return rounds_from(count, group); }
+  __device__ __forceinline__ int groups() const { return kOwnRows ? 1 : S::kGroups >> log_side_; }
+  __device__ __forceinline__ int group() const { return kOwnRows ? 0 : threadIdx.x % kWarp / S::kLanes >> log_side_; }
+  __device__ __forceinline__ int entries() const { return groups() * S::kLanes; }
+  __device__ __forceinline__ int entry(int round) const { return round * groups() + group(); }
+  __device__ __forceinline__ bool is_first() const { return live && group() == 0 && lane == 0; }  // of its head's
+
+  // Of the first `count` entries of a chunk: rounds of this group, and those that any group needs.
+  __device__ __forceinline__ int own_rounds(int count) const { return rounds_from(count, group()); }
+  __device__ __forceinline__ int rounds(int count) const { return kOwnRows ? most(count) : rounds_from(count, 0); }
+
+  // The largest of the groups' numbers.
+  __device__ __forceinline__ int most(int x) const {
+    if (!kOwnRows) return x;
+#pragma unroll
+    for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
+    return x;
+  }
 
   // What the lane has whose number is that of the group's entry of a round.
   template <class X>
@@ -60,12 +79,10 @@ class WarpHeads {
     return __shfl_sync(kAllLanes, x, static_cast<int>(threadIdx.x) % kWarp - lane + round);
   }
 
-  // Lanes from one group of a head to its next.
-  __device__ __forceinline__ int apart() const { return S::kLanes << log_side_; }
-
-  // x combined over the groups of a head, in all of their lanes.
+  // x combined over the groups of a row and head, in all of their lanes.
   template <class A, class Combine>
   __device__ __forceinline__ A over_groups(A x, const Combine& combine) const {
+    if (kOwnRows) return x;
 #pragma unroll
     for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) {
       if (offset >= apart()) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
@@ -75,6 +92,7 @@ class WarpHeads {
 
  private:
   __device__ __forceinline__ int rounds_from(int count, int first_group) const {
+    if (kOwnRows) return count;
     constexpr int kLog = S::kGroups == 32   ? 5
                          : S::kGroups == 16 ? 4
                          : S::kGroups == 8  ? 3

@@ -50,26 +50,43 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   return cost.block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
-// Where pmf is the faster one without a super node, from times of both on the graphs of docs/results.md (H200, heads of
-// 16 to 128). Its rows, a warp each, are balanced whatever their lengths once they are long, and it gathers K, then V,
-// so that only one of them competes for the L2 cache. It costs launches, and memory for what it stores of edges and
-// heads. Backward, what it stores saves smmf's second pass making it again, as long as it stays near the cache; beyond,
-// that pays where the rest is cheap: additive scores, and 16 bits on tensor cores.
-constexpr int64_t kLongRow = 16;                    // edges a row, on average
+// Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
+// of 8 to 128). Forward, smmf reads every row once with cosine scores, and needs no logits with additive ones; for dot
+// scores pmf gathers K, then V, so that only one of them competes for the L2 cache, and in half precision its heads of
+// 64 and 128 go through tensor cores. Narrow heads lie side by side in smmf's warps only. pmf costs launches, and
+// memory for what it stores of edges and heads. Backward, what it stores saves smmf's second pass making it again, as
+// long as it stays near the cache; beyond, that pays where the rest is cheap: additive scores, and tensor cores. Many
+// short rows go to groups of lanes in smmf only.
+constexpr int64_t kLongRow = 16, kShortRow = 6;  // edges a row, on average
+constexpr int64_t kManyRows = 1 << 15;
+constexpr int64_t kWideHead = 256;                  // bytes
 constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
 constexpr int64_t kStoredBytes = int64_t{1} << 30;  // at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 
+bool goes_through_tensor_cores(const Attention& attention) {
+  return attention.value.element_size() == 2 && (attention.head_dim() == 64 || attention.head_dim() == 128);
+}
+
+// What smmf's warps take several of at once.
+bool has_narrow_heads(const Attention& attention) {
+  return attention.heads() > 1 && attention.head_dim() * attention.value.element_size() < kWideHead &&
+         !goes_through_tensor_cores(attention);
+}
+
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
-  if (attention.score == Score::additive_v2) return false;
-  const int64_t bytes = attention.value.element_size(), head_dim = attention.head_dim();
-  const int64_t edges = attention.num_edges(), edge_heads = edges * attention.heads();
+  if (attention.score == Score::additive_v2 || has_narrow_heads(attention)) return false;
+  const int64_t bytes = attention.value.element_size();
+  const bool on_tensor_cores = goes_through_tensor_cores(attention);
+  const int64_t rows = attention.num_dst(), edges = attention.num_edges(), edge_heads = edges * attention.heads();
   const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (pass == Pass::forward ? 1 : 2);
-  const bool long_rows = edges >= kLongRow * attention.num_dst() && edge_heads >= kWorthItsLaunches;
-  if (pass == Pass::forward) return long_rows && stored <= kStoredBytes;
-  const bool half = bytes == 2, on_tensor_cores = half && (head_dim == 64 || head_dim == 128);
+  const bool long_rows = edges >= kLongRow * rows && edge_heads >= kWorthItsLaunches;
+  if (pass == Pass::forward) {
+    return long_rows && (attention.score == Score::dot || on_tensor_cores) && stored <= kStoredBytes;
+  }
   if (long_rows && (on_tensor_cores || attention.score == Score::additive)) return stored <= kStoredBytes;
-  return stored <= kStoredBytesNearCache && (!half || edge_heads < kWorthItsLaunches);
+  const bool short_rows = rows >= kManyRows && edges < kShortRow * rows;
+  return stored <= kStoredBytesNearCache && bytes != 2 && !short_rows;
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {
@@ -83,7 +100,8 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
   }
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
   const int64_t max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
-  if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold) {
+  if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold &&
+      !has_narrow_heads(attention)) {
     return log(Method::pmf, "max_degree ", max_degree, " >= ", threshold, " scores in shared memory");
   }
   return log(pmf_is_cheaper(attention, pass) ? Method::pmf : Method::smmf, attention.num_edges(), " edges, ",

@@ -105,9 +105,13 @@ def test_super_node_check(log, max_degree, dtype, score, expected):
     [
         ({}, "pmf"),
         ({"max_degree": -1}, "pmf"),
-        ({"score": "cosine"}, "pmf"),
-        ({"score": "additive"}, "pmf"),
+        ({"score": "cosine"}, "smmf"),  # which gathers once what is source and value
+        ({"score": "cosine", "dtype": "bfloat16", "head_dim": 64}, "pmf"),  # on tensor cores
+        ({"score": "additive"}, "smmf"),
         ({"score": "additive_v2"}, "smmf"),
+        ({"heads": 8, "head_dim": 64}, "pmf"),
+        ({"heads": 8, "head_dim": 32}, "smmf"),  # several heads a warp
+        ({"heads": 8, "head_dim": 32, "max_degree": 12288}, "smmf"),
         ({"num_edges": 1 << 18}, "smmf"),  # not worth pmf's launches
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
@@ -127,13 +131,15 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         ({}, "pmf"),  # what it stores stays near the cache
         ({"score": "cosine"}, "pmf"),
         ({"score": "additive_v2"}, "smmf"),
-        ({"num_edges": 1 << 20, "heads": 8}, "pmf"),
-        ({"num_edges": 1 << 20, "heads": 9}, "smmf"),  # 72 MiB
-        ({"num_edges": 1 << 20, "heads": 9, "score": "additive"}, "pmf"),
+        ({"num_edges": 1 << 20, "heads": 8, "head_dim": 64}, "pmf"),
+        ({"num_edges": 1 << 20, "heads": 8, "head_dim": 32}, "smmf"),  # several heads a warp
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64}, "smmf"),  # 72 MiB
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64, "score": "additive"}, "pmf"),
+        ({"num_edges": 6 << 15, "num_rows": 1 << 15}, "pmf"),
+        ({"num_edges": 5 << 15, "num_rows": 1 << 15}, "smmf"),  # a group of lanes a row
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 32}, "smmf"),
         (HALF | {"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
-        (HALF | {"num_edges": 1 << 18, "num_rows": 1 << 16}, "pmf"),
     ],
 )
 def test_backward(log, other, expected):
