@@ -12,7 +12,8 @@ from pyg_dfgnn.bench import findings, registry, sections
 from pyg_dfgnn.bench.__main__ import main
 from pyg_dfgnn.bench.case import Case
 from pyg_dfgnn.bench.results import Record, Results
-from pyg_dfgnn.bench.sections import SECTIONS, Scope, Section
+from pyg_dfgnn.bench.scope import Scope
+from pyg_dfgnn.bench.sections import SECTIONS, Section
 
 TOY = ["--quick", "--device", "cpu", "--batch-size", "2", "--budget-ms", "0.1", "--epochs", "2"]
 
