@@ -64,3 +64,8 @@ def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 def median_of(rows: list[Row], name: str) -> float | None:
     """That of the first row, if it has the time."""
     return rows[0][name][0] if rows and name in rows[0] else None
+
+
+def graphs_of(rows: Iterable[Row]) -> list[str]:
+    """Those that something was measured on."""
+    return distinct([row for row in rows if "graph" in row], graph)

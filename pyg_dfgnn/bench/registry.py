@@ -134,7 +134,7 @@ DEGREES = {
     for size, nodes, edges in (("small", 4_000, 80_000), ("large", 200_000, 10_000_000))
     for kind, highest, sigma in (("equal", edges // nodes, 0.0), ("skewed", nodes // 20, 1.5))
 }
-# The same number of nodes and edges again: a path, whose nodes have one edge each, and trees of super nodes
+# As many nodes and edges each: a path, whose nodes have one edge, and trees of super nodes
 TREES = {
     f"{kind}, {size} edges": _tree(edges, children, is_outward)
     for size, edges, hubs in (("10K", 10_000, 100), ("1M", 1_000_000, 1000))
@@ -156,7 +156,7 @@ def find(name: str, roots: list[str]) -> str | None:
     """The first root under which the files of a data set are."""
     for root in roots:
         for kind in ("raw", "processed"):
-            folder = Path(root, DATASETS[name].folder or "", kind)
+            folder = Path(root, KNOWN[name].folder or "", kind)
             if folder.is_dir() and any(folder.iterdir()):
                 return root
     return None

@@ -91,8 +91,9 @@ class TrainingStep(Case):
             row[f"{phase}_ms"] = Timing.of([part[phase] for part in parts]).rounded()
 
     def forget_other_code(self, lab: Lab) -> None:
-        """Keeps what was compiled if the next to be compiled is the same model: then it fits batches
-        of other data sets too. There would be a limit to the models that torch keeps code of."""
+        """Keeps what was compiled for the same model: it fits the batches of all data sets.
+
+        Of other models torch would keep so many, and then compile no more."""
         model = dataclasses.replace(self, workload="", batch=0)
         if lab.made.get("compiled") != model:
             torch._dynamo.reset()

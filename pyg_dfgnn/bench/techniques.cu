@@ -9,6 +9,26 @@
 #include <cstddef>
 #include <cstdint>
 
+// What Python fills in; the fields and their order are those of techniques.py. All pointers are to the device.
+struct DfgnnCall {
+  const int32_t* col;         // [edges], fewer than 2^31 - CHUNK
+  const int32_t* begin;       // [units + 1], the edges of the units
+  const int32_t* row;         // [units]; read if SPLIT, as are the next three
+  const int32_t* piece;       // [units], the number of the piece, -1 for a whole row
+  const int32_t* long_row;    // [long_rows], those in pieces
+  const int32_t* long_piece;  // [long_rows + 1], their pieces
+  const float* q;             // [rows, HEAD_DIM], as are k, v and out
+  const float* k;
+  const float* v;
+  float* out;
+  float* scores;     // [edges], if not ONLINE and a block has more than CHUNK edges
+  float* piece_max;  // [pieces]
+  float* piece_sum;  // [pieces]
+  float* piece_out;  // [pieces, HEAD_DIM]
+  int32_t units;
+  int32_t long_rows;
+};
+
 namespace {
 
 enum Technique : int {
@@ -30,26 +50,6 @@ constexpr int IN_FLIGHT = 4;          // rows that a warp waits for at a time
 constexpr unsigned ALL_LANES = 0xffffffff;
 // log2(e) / sqrt(HEAD_DIM): exponentials are powers of two.
 constexpr float SCALE = 1.44269504088896341f * 0.0883883476483184406f;
-
-// What Python fills in; the fields and their order are those of techniques.py. All pointers are to the device.
-struct Call {
-  const int32_t* col;         // [edges], fewer than 2^31 - CHUNK
-  const int32_t* begin;       // [units + 1], the edges of the units
-  const int32_t* row;         // [units]; read if SPLIT, as are the next three
-  const int32_t* piece;       // [units], the number of the piece, -1 for a whole row
-  const int32_t* long_row;    // [long_rows], those in pieces
-  const int32_t* long_piece;  // [long_rows + 1], their pieces
-  const float* q;             // [rows, HEAD_DIM], as are k, v and out
-  const float* k;
-  const float* v;
-  float* out;
-  float* scores;     // [edges], if not ONLINE and a block has more than CHUNK edges
-  float* piece_max;  // [pieces]
-  float* piece_sum;  // [pieces]
-  float* piece_out;  // [pieces, HEAD_DIM]
-  int32_t units;
-  int32_t long_rows;
-};
 
 // A lane's features of a row: four adjacent ones if VECTORIZED, else each 32nd.
 struct Features {
@@ -103,7 +103,7 @@ struct Softmax {
 
 // SDDMM of edges from start to stop, all of one row. scores[0] is of edge `origin`.
 template <int T>
-__device__ void score_row(const Call& call, int row, int start, int stop, float* scores, int origin) {
+__device__ void score_row(const DfgnnCall& call, int row, int start, int stop, float* scores, int origin) {
   const int lane = threadIdx.x % 32;
   const Features q = load<T>(call.q, row);
   for (int slice = start; slice < stop; slice += 32) {
@@ -131,7 +131,7 @@ __device__ void score_row(const Call& call, int row, int start, int stop, float*
 
 // SDDMM of a block's edges from start to stop, a contiguous part of each warp's.
 template <int T>
-__device__ void score_edges(const Call& call, const int* bound, int start, int stop, float* scores) {
+__device__ void score_edges(const DfgnnCall& call, const int* bound, int start, int stop, float* scores) {
   const int warp = threadIdx.x / 32;
   int low = start, high = stop, from = warp, to = warp + 1;
   if constexpr (has<T, BALANCED>) {
@@ -152,7 +152,7 @@ __device__ void score_edges(const Call& call, const int* bound, int start, int s
 // SpMM of the edges from slice on, at most 32, and their weights if they are not taken before: REDUNDANCY_FREE takes
 // `scores` for weights. Sums of slices are summed, which is more exact than to add edge after edge.
 template <int T>
-__device__ Softmax sum_slice(const Call& call, const float* scores, int slice, int count, float shift) {
+__device__ Softmax sum_slice(const DfgnnCall& call, const float* scores, int slice, int count, float shift) {
   const int lane = threadIdx.x % 32;
   const int col = lane < count ? call.col[slice + lane] : 0;
   Softmax part;
@@ -181,7 +181,7 @@ __device__ Softmax sum_slice(const Call& call, const float* scores, int slice, i
 
 // Takes in edges of a warp's unit, each score read once: what was summed so far is scaled as the maximum grows.
 template <int T>
-__device__ void take_in(const Call& call, float* scores, int origin, int start, int stop, Softmax& softmax) {
+__device__ void take_in(const DfgnnCall& call, float* scores, int origin, int start, int stop, Softmax& softmax) {
   const int lane = threadIdx.x % 32;
   for (int slice = start; slice < stop; slice += 32) {
     const int count = min(32, stop - slice);
@@ -203,7 +203,7 @@ __device__ void take_in(const Call& call, float* scores, int origin, int start, 
 
 // The softmax of a warp's unit by three passes over its scores; scores[0] is of edge start.
 template <int T>
-__device__ Softmax three_passes(const Call& call, float* scores, int start, int stop) {
+__device__ Softmax three_passes(const DfgnnCall& call, float* scores, int start, int stop) {
   const int lane = threadIdx.x % 32;
   Softmax softmax;
   for (int i = lane; i < stop - start; i += 32) softmax.max = fmaxf(softmax.max, scores[i]);
@@ -225,7 +225,7 @@ __device__ Softmax three_passes(const Call& call, float* scores, int start, int 
 }
 
 template <int T>
-__global__ void __launch_bounds__(32 * WARPS, 4) attention_kernel(Call call) {
+__global__ void __launch_bounds__(32 * WARPS, 4) attention_kernel(DfgnnCall call) {
   __shared__ float shared[CHUNK];
   __shared__ int bound[WARPS + 1];
   const int warp = threadIdx.x / 32, unit = blockIdx.x * WARPS + warp;
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(32 * WARPS, 4) attention_kernel(Call call) {
 
 // The pieces of a long row, a row a block: each warp adds every WARPSth, and the warps' sums are added in their order.
 template <int T>
-__global__ void __launch_bounds__(32 * WARPS) merge_kernel(Call call) {
+__global__ void __launch_bounds__(32 * WARPS) merge_kernel(DfgnnCall call) {
   __shared__ float highest[WARPS], sums[WARPS], outs[WARPS * HEAD_DIM];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int start = call.long_piece[blockIdx.x], stop = call.long_piece[blockIdx.x + 1];
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(32 * WARPS) merge_kernel(Call call) {
 }
 
 template <int T>
-cudaError_t launch(const Call& call, cudaStream_t stream) {
+cudaError_t launch(const DfgnnCall& call, cudaStream_t stream) {
   attention_kernel<T><<<(call.units + WARPS - 1) / WARPS, 32 * WARPS, 0, stream>>>(call);
   if (has<T, SPLIT> && call.long_rows > 0) {
     merge_kernel<T & VECTORIZED><<<call.long_rows, 32 * WARPS, 0, stream>>>(call);
@@ -309,7 +309,7 @@ cudaError_t launch(const Call& call, cudaStream_t stream) {
 
 constexpr int ALL = BALANCED | REDUNDANCY_FREE | VECTORIZED | SPLIT | ONLINE;
 
-cudaError_t launch(int techniques, const Call& call, cudaStream_t stream) {
+cudaError_t launch(int techniques, const DfgnnCall& call, cudaStream_t stream) {
   switch (techniques) {
     case ALL:
       return launch<ALL>(call, stream);
@@ -334,13 +334,14 @@ cudaError_t launch(int techniques, const Call& call, cudaStream_t stream) {
 
 extern "C" {
 
-// The most edges of a unit if SPLIT, the units of a block, and the scores that fit in shared memory.
+// The most edges of a unit if SPLIT, the units of a block, the scores that fit in shared memory, the bytes of a call.
 int dfgnn_piece() { return PIECE; }
 int dfgnn_units() { return WARPS; }
 int dfgnn_chunk() { return CHUNK; }
+int dfgnn_call_bytes() { return sizeof(DfgnnCall); }
 
 // The words of an error; null for none.
-const char* dfgnn_attention(int techniques, const Call* call, cudaStream_t stream) {
+const char* dfgnn_attention(int techniques, const DfgnnCall* call, cudaStream_t stream) {
   const cudaError_t error = call->units > 0 ? launch(techniques, *call, stream) : cudaSuccess;
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

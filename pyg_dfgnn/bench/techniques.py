@@ -51,7 +51,7 @@ HEAD_DIM = 128
 
 
 class Call(ctypes.Structure):
-    """``Call`` of techniques.cu."""
+    """``DfgnnCall`` of techniques.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("col", "begin", "row", "piece", "long_row")),
