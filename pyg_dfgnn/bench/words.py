@@ -62,8 +62,8 @@ SECTION_TEXTS = {
     ),
     "stars": (
         "Trees of as many nodes and edges each. In a path every node has one edge; in a star one "
-        "node has all, as destination (in) or as source (out); in a star of stars a thousand of "
-        "them have a thousand each. Nodes are numbered at random."
+        "node has all, as destination (in) or as source (out); in a star of stars the root shares "
+        "them evenly with its neighbours. Nodes are numbered at random."
     ),
     "features": ("From 16 to 256 features of the head."),
     "batch-size": ("Batches from few graphs to many."),
