@@ -9,7 +9,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,14 +132,14 @@ def attention(variant: str, score: str, workload: Workload) -> Callable[[Operand
 
 @functools.cache
 def library(device: str) -> Any:
-    """The kernels for the GPU at hand, from a folder of temporary files if they are there."""
+    """The kernels for the GPU at hand, from the user's cache if they are there."""
     compiler = os.environ.get("CUDACXX") or shutil.which("nvcc")
     if device != "cuda" or compiler is None:
         raise Unsupported("needs a CUDA GPU and nvcc")
     architecture = "sm_{}{}".format(*torch.cuda.get_device_capability())
     name = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir(), f"pyg_dfgnn-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pyg_dfgnn")
+    folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"techniques-{name}-{architecture}.so"
     if not made.exists():
         compile_kernels(compiler, architecture, made)
