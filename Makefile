@@ -28,7 +28,7 @@ endif
 WHEELS := $(wildcard ../shared/wheels)
 
 SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard cmake/* cuda/* pyg_dfgnn/csrc/*.* pyg_dfgnn/csrc/*/*)
-CXX_FILES := $(filter %.h %.cuh %.cpp %.cu,$(SOURCES))
+CXX_FILES := $(filter %.h %.cuh %.cpp %.cu,$(SOURCES)) $(wildcard pyg_dfgnn/bench/*.cu)
 
 JOBS := $(or $(MAX_JOBS),$(shell nproc))
 export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch_geometric.utils import is_undirected
 
 from pyg_dfgnn.bench import (
@@ -14,6 +15,7 @@ from pyg_dfgnn.bench import (
     layers,
     operands,
     registry,
+    reordering,
     stand_ins,
     steps,
 )
@@ -21,6 +23,7 @@ from pyg_dfgnn.bench.case import noted
 from pyg_dfgnn.bench.lab import Lab
 from pyg_dfgnn.bench.run import take
 from pyg_dfgnn.bench.workload import Workload
+from pyg_dfgnn.reorder import METHODS
 
 
 @pytest.fixture
@@ -93,6 +96,22 @@ def test_degrees_of_ablations(device):
     assert skewed.max_degree == pytest.approx(200, rel=0.02)
 
 
+HUBS = {"path": {1}, "star": {10_000}, "star of stars": {99, 100}}
+
+
+@pytest.mark.parametrize("name", [name for name in registry.TREES if "10K" in name])
+def test_trees(name, device):
+    """Of 10,000 edges: nodes have one at most in one direction, hubs all others in the other."""
+    made = registry.load(name, 1, device, 0, [], download=False)
+    assert (made.num_nodes, made.num_edges) == (10_001, 10_000)
+    assert made.max_degree == registry.KNOWN[name].max_degree
+    incoming, outgoing = made.rowptr.diff(), made.csc["colptr"].diff()
+    one, many = (incoming, outgoing) if "out" in name else (outgoing, incoming)
+    assert int(one.max()) == 1
+    kind = name.split(",")[0].removesuffix(" in").removesuffix(" out")
+    assert set(many[many > 0].tolist()) == HUBS[kind]
+
+
 def test_unknown_data_set():
     with pytest.raises(ValueError, match="unknown data set 'Corra'; known: PATTERN"):
         registry.load("Corra", 1, "cpu", 0, [], download=False)
@@ -105,6 +124,22 @@ def test_shuffled_is_the_same_graph(device):
     for one, other in ((made, shuffled), (made.csc, shuffled.csc)):
         pointers = [(g["colptr"] if isinstance(g, dict) else g.rowptr).diff() for g in (one, other)]
         assert torch.equal(pointers[0].sort().values, pointers[1].sort().values)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_reorderings(method, lab):
+    """The same graph by other numbers, in which attention is measured too."""
+    row = take(reordering.Reordering("Cora", 1, method), lab)
+    assert "note" not in row
+    assert row["reorder_ms"][0] > 0
+    made, shuffled = (lab.workload("Cora", 1, order) for order in (method, "shuffled"))
+    number = lab.reordering("Cora", 1, method).number
+    assert torch.equal(made.rowptr.diff()[number], shuffled.rowptr.diff())
+    src, dst = number[shuffled.edge_index()]
+    edges = dst * made.num_nodes + src, made.edge_index()[1] * made.num_nodes + made.edge_index()[0]
+    assert torch.equal(edges[0].sort().values, edges[1])
+    case = attention.Attention("Cora", 1, "dot", "fp32", "auto", 1, 8, order=method)
+    assert "note" not in take(case, lab)
 
 
 def test_batches_are_taken_apart(device):
@@ -198,6 +233,24 @@ def test_wrong_results_are_noted(factors, note, lab, monkeypatch):
     assert "forward_ms" in row
 
 
+def test_gradients_that_are_zero(lab, monkeypatch):
+    """Scores of rows of one edge have none; what is found of them is compared with others."""
+    case = attention.Attention("path, 10K edges", 1, "dot", "fp32", "pyg", head_dim=8)
+    assert "note" not in take(case, lab)
+    monkeypatch.setitem(backends.BACKENDS, "pyg", with_gradients(0.01))
+    assert "in the gradient of q" in take(case, lab)["note"]
+
+
+def with_gradients(much: float):
+    """PyG's attention, and ``much`` more gradient of q."""
+
+    def backend(score: str, workload: Workload):
+        call = backends.eager(score, workload)
+        return lambda x: call(x) + much * (x["q"] - x["q"].detach())
+
+    return backend
+
+
 def test_failures_are_noted():
     row = {"note": "[error 1e-02]", "forward_ms": [1.0, 1.0, 1.0]}
     with noted(row):
@@ -223,6 +276,18 @@ def test_steps_compiled(lab):
     for backend in ("dfgnn-compiled", "pyg-compiled"):
         case = steps.TrainingStep("MNIST", 3, "gt", "fp32", backend, layers=1, hidden=16)
         assert "note" not in take(case, lab)
+
+
+def test_steps_share_what_is_compiled(lab):
+    """Batches of another data set run in code that is there; another model is compiled anew."""
+    counts = []
+    for name, model in (("MNIST", "gt"), ("PATTERN", "gt"), ("PATTERN", "agnn")):
+        case = steps.TrainingStep(name, 3, model, "fp32", "pyg-compiled", layers=2, hidden=16)
+        before = counters["stats"]["unique_graphs"]
+        assert "note" not in take(case, lab)
+        counts.append(counters["stats"]["unique_graphs"] - before)
+    assert counts[1] == 0 < counts[0]
+    assert counts[2] > 0
 
 
 def test_steps_that_compute_something_else(lab, monkeypatch):

@@ -22,11 +22,12 @@ from . import machine
 from .compare import compare
 from .lab import Lab
 from .operands import DTYPES
-from .registry import DATASETS, DEGREES
+from .registry import KNOWN
 from .report import report, write_page
 from .results import FILE, Results, merged
 from .run import DeviceLost, run
-from .sections import SECTIONS, Scope
+from .scope import Scope
+from .sections import SECTIONS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", choices=["cuda", "cpu"], help="default: cuda where it is to be had")
     add("--sections", nargs="+", choices=list(SECTIONS), metavar="SECTION", default=list(SECTIONS),
         help=", ".join(SECTIONS))  # fmt: skip
-    names = [*DATASETS, *DEGREES, "pattern"]
+    names = [*KNOWN, "pattern"]
     add("--names", nargs="+", choices=names, metavar="NAME",
         help="data sets (default: those that suit the device): " + ", ".join(names))  # fmt: skip
     add("--dtypes", nargs="+", choices=list(DTYPES), help="default: fp32, on a GPU bf16 too")

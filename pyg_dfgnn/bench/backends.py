@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
-from . import dense, packages, pipeline
+from . import dense, packages, pipeline, techniques
 from .operands import Operands
 from .workload import Workload
 
@@ -32,7 +32,9 @@ LABELS = {
     "sdpa": "dense SDPA",
     "flex": "FlexAttention",
     "dgl": "DGL",
+    **techniques.LABELS,
 }
+FORWARD_ONLY = tuple(techniques.VARIANTS)
 
 
 class EagerAttention(MessagePassing):
@@ -114,4 +116,5 @@ BACKENDS: dict[str, Callable[[str, Workload], Call]] = {
     "sdpa": dense.scaled_dot_product,
     "flex": dense.flex,
     "dgl": packages.dgl,
+    **{variant: partial(techniques.attention, variant) for variant in techniques.VARIANTS},
 }

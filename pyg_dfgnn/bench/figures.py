@@ -1,18 +1,15 @@
 """Figures of a section's rows."""
 
-import math
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 from . import steps
+from .bandwidth import bandwidth
 from .case import Row
-from .labels import MODELS, PASSES, distinct, graph, median_of, where
-from .operands import DTYPES
-from .plots import COLORS, LABELS, bars, figure, legend, lines, plain_ticks, wrapped
+from .labels import MODELS, PASSES, distinct, graph, graphs_of, median_of, unordered, where
+from .plots import COLORS, LABELS, Figures, bars, figure, legend, lines
 from .results import Results
 
-Figures = Iterator[tuple[str, Any]]  # names and figures
 OUT = "✕"
 MISSING = f"{OUT}: not measured, out of memory or not to be computed so"
 
@@ -27,11 +24,6 @@ def by_graph(rows: list[Row], name: str, names: list[str]) -> dict[str, list[flo
         for backend in distinct(rows, "backend")
         if any(name in row for row in where(rows, backend=backend))
     }
-
-
-def graphs_of(rows: list[Row]) -> list[str]:
-    """Those that something was measured on."""
-    return distinct([row for row in rows if "graph" in row], graph)
 
 
 def speedup(rows: list[Row], results: Results, section: str) -> Figures:
@@ -101,67 +93,6 @@ def times(rows: list[Row], results: Results, section: str) -> Figures:
     yield f"{section}-times", made
 
 
-def moved_bytes(row: Row) -> tuple[float, float]:
-    """What the forward pass reads and writes if every edge fetches its rows, and the size of the
-    table that they are fetched from."""
-    features = row["heads"] * row["head_dim"] * DTYPES[row["dtype"]].itemsize
-    fetched = 2 if row["score"] == "dot" else 1
-    streamed = {"dot": 2, "cosine": 2, "additive": 1}[row["score"]]
-    moved = (fetched * row["edges"] + streamed * row["nodes"]) * features
-    return float(moved), float(fetched * row["nodes"] * features)
-
-
-def bandwidth(rows: list[Row], results: Results, section: str) -> Figures:
-    """What the forward passes achieve beside the roofs that were measured along with them."""
-    rows = [row for row in where(rows, backend="auto") if "forward_ms" in row]
-    if not rows:
-        return
-    roofs = results.of("roofs")
-    names, dtypes = graphs_of(rows), distinct(rows, "dtype")
-    made, axes = figure(1, len(dtypes), height=3.8)
-    markers = dict(zip(MODELS, "os^", strict=True))
-    for one, dtype in zip(axes[0], dtypes, strict=True):
-        for row in where(roofs, kind="copy"):
-            if "gb_per_s" in row:
-                one.axhline(row["gb_per_s"], color="gray", linestyle="--", label="stream copy")
-        for number, name in enumerate(names):
-            for row in [row for row in where(rows, dtype=dtype) if graph(row) == name]:
-                moved, table = moved_bytes(row)
-                score, achieved = row["score"], moved / row["forward_ms"][0] / 1e6
-                place = number + 0.2 * (list(MODELS).index(score) - 1)
-                one.plot(place, achieved, markers[score], color=COLORS["auto"], label=MODELS[score])
-                roof = gather_roof(roofs, table)
-                if roof is not None:
-                    one.hlines(roof, place - 0.09, place + 0.09, color="black", label="gather")
-        one.set_yscale("log")
-        plain_ticks(one.yaxis)
-        one.set_xticks(range(len(names)), [wrapped(name) for name in names], fontsize=7)
-        one.set(title=f"forward, {dtype}", ylabel="GB/s as if every edge fetched its rows")
-    made.suptitle(
-        "Achieved bandwidth beside what the device does at best (above it: rows used again on chip)"
-    )
-    legend(made, axes)
-    yield f"{section}-bandwidth", made
-
-
-def gather_roof(roofs: list[Row], table: float) -> float | None:
-    """GB/s of gathering 512-byte rows of a table of so many bytes, between those measured."""
-    known = sorted(
-        (math.log(row["table_mib"] * 2**20), row["gb_per_s"])
-        for row in where(roofs, kind="gather", row_bytes=512)
-        if "gb_per_s" in row
-    )
-    if not known:
-        return None
-    x = math.log(max(table, 1.0))
-    if x <= known[0][0]:
-        return known[0][1]
-    for (low, first), (high, second) in pairwise(known):
-        if x <= high:
-            return first + (second - first) * (x - low) / (high - low)
-    return known[-1][1]
-
-
 def ablation(rows: list[Row], results: Results, section: str) -> Figures:
     """Milliseconds of fp32 dot attention: fused or not, sorted or shuffled, equal or skewed."""
     chosen = [row for row in rows if row["backend"] in ("smmf", "pmf", "tile", "unfused")]
@@ -181,6 +112,68 @@ def ablation(rows: list[Row], results: Results, section: str) -> Figures:
             bars(axes[i][j], names, by_graph(some, name, names))
             axes[i][j].set(title=f"{title}, {words}", ylabel="ms")
     made.suptitle("Ablations: GT (dot), fp32")
+    legend(made, axes)
+    yield section, made
+
+
+def techniques(rows: list[Row], results: Results, section: str) -> Figures:
+    """Times of kernels over that of the one with all techniques."""
+    names = graphs_of(r for r in where(rows, backend="techniques") if "forward_ms" in r)
+    if not names:
+        return
+    series = by_graph(rows, "forward_ms", names)
+    base = series.pop("techniques")
+    slower = {
+        backend: [v / b if b and v else None for b, v in zip(base, values, strict=True)]
+        for backend, values in series.items()
+    }
+    made, axes = figure(1, 1, height=3.8)
+    bars(axes[0][0], names, slower, at_most=1.0)
+    axes[0][0].axhline(1, color="black", linewidth=1, label=LABELS["techniques"])
+    title = "GT (dot), fp32, forward: time over that of the kernel with all techniques"
+    axes[0][0].set(title=title, ylabel="times all techniques")
+    legend(made, axes)
+    yield section, made
+
+
+def reordering(rows: list[Row], results: Results, section: str) -> Figures:
+    """Milliseconds by the order of nodes, a row of axes for each dtype."""
+    rows = [row for row in where(rows, kind="attention") if "graph" in row]
+    dtypes = distinct(rows, "dtype")
+    if not dtypes:
+        return
+    made, axes = figure(len(dtypes), 2)
+    for i, dtype in enumerate(dtypes):
+        some = where(rows, dtype=dtype)
+        names = distinct(some, unordered)
+        for j, (name, words) in enumerate(PASSES.items()):
+            series = {
+                "as given" if order == "sorted" else order: [
+                    median_of([r for r in where(some, order=order) if unordered(r) == one], name)
+                    for one in names
+                ]
+                for order in distinct(some, "order")
+            }
+            bars(axes[i][j], names, series)
+            axes[i][j].set(title=f"{words}, {dtype}", ylabel="ms")
+    made.suptitle("GT (dot), pyg_dfgnn, by the order of nodes")
+    legend(made, axes)
+    yield section, made
+
+
+def stars(rows: list[Row], results: Results, section: str) -> Figures:
+    """Milliseconds of the trees, axes for each pass."""
+    names = graphs_of(rows)
+    if not names:
+        return
+    made, axes = figure(1, 2)
+    for one, (name, words) in zip(axes[0], PASSES.items(), strict=True):
+        series = {
+            dtype: by_graph(where(rows, dtype=dtype), name, names).get("auto", [])
+            for dtype in distinct(rows, "dtype")
+        }
+        bars(one, names, series)
+        one.set(title=f"GT (dot), pyg_dfgnn, {words}", ylabel="ms")
     legend(made, axes)
     yield section, made
 
@@ -322,6 +315,9 @@ FIGURES: dict[str, tuple[Callable[[list[Row], Results, str], Figures], ...]] = {
     "super": (times, bandwidth),
     "methods": (times,),
     "ablation": (ablation,),
+    "techniques": (techniques,),
+    "reordering": (reordering,),
+    "stars": (stars,),
     "features": (features,),
     "batch-size": (batch_sizes,),
     "heads": (heads,),

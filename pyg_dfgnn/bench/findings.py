@@ -6,8 +6,10 @@ from typing import Any
 
 from .case import Row
 from .labels import PASSES, distinct, where
+from .techniques import LABELS
 
 SAME_GRAPH = ("workload", "batch", "score", "dtype", "heads", "head_dim", "order")
+SAME_NODES = ("workload", "batch", "score", "dtype", "heads", "head_dim", "backend")
 SAME_STEP = ("workload", "batch", "model", "dtype", "layers")
 
 
@@ -71,6 +73,43 @@ def ablations(rows: list[Row]) -> str:
     return f"In float32 (geometric mean, range): {'; '.join(parts)}." if parts else ""
 
 
+def techniques(rows: list[Row]) -> str:
+    parts = []
+    for variant in distinct(rows, "backend"):
+        pair = {"backend": "techniques"}, {"backend": variant}
+        found = ratios(rows, "forward_ms", *pair) if variant in LABELS else []
+        if found and variant != "techniques":
+            parts.append(f"{LABELS[variant]} {spread(found)}")
+    if not parts:
+        return ""
+    words = "Over the time of the kernel with all techniques (geometric mean, range)"
+    return f"{words}: {'; '.join(parts)}."
+
+
+def reordering(rows: list[Row]) -> str:
+    parts = []
+    for order in distinct(where(rows, kind="attention"), "order"):
+        for name, words in PASSES.items():
+            pair = {"order": order}, {"order": "shuffled"}
+            if found := ratios(rows, name, *pair, same=SAME_NODES) if order != "shuffled" else []:
+                called = "the order as given" if order == "sorted" else order
+                parts.append(f"with {called} {words} is {spread(found)} as fast")
+    return f"Beside random order (geometric mean, range), {'; '.join(parts)}." if parts else ""
+
+
+def stars(rows: list[Row]) -> str:
+    parts = []
+    for dtype in distinct(rows, "dtype"):
+        for name, words in PASSES.items():
+            some = [row for row in where(rows, dtype=dtype) if name in row]
+            paths = [row[name][0] for row in some if row["workload"].startswith("path")]
+            others = [row[name][0] for row in some if not row["workload"].startswith("path")]
+            if paths and others:
+                low, high = min(others) / paths[0], max(others) / paths[0]
+                parts.append(f"{words} in {dtype} {low:.2f} to {high:.2f} times")
+    return f"Stars take, of the time of the path, {'; '.join(parts)}." if parts else ""
+
+
 def whole_steps(rows: list[Row]) -> str:
     parts = []
     for base, words in (("pyg", "PyG eager"), ("pyg-compiled", "PyG compiled")):
@@ -86,5 +125,8 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "super": over_eager,
     "methods": choice,
     "ablation": ablations,
+    "techniques": techniques,
+    "reordering": reordering,
+    "stars": stars,
     "end-to-end": whole_steps,
 }

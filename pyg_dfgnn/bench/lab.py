@@ -6,6 +6,7 @@ from typing import Any
 from torch_geometric.data import Data
 
 from . import registry
+from .renumber import Reordered, reorder
 from .workload import Workload
 
 LARGE_EDGES = 20_000_000  # no two graphs with more are kept
@@ -31,11 +32,18 @@ class Lab:
     made: dict[Any, Any] = field(default_factory=dict)
 
     def workload(self, name: str, batch: int, order: str = "sorted") -> Workload:
-        """A data set's graph, or the first ``batch`` of its graphs; the same again."""
+        """A data set's graph, or the first ``batch`` of its graphs; the same again.
+
+        ``order`` is that of the nodes: "sorted", as the data set has them, "shuffled" or, from
+        there, a method of :mod:`pyg_dfgnn.reorder`.
+        """
         key = (name, batch, order)
         if key not in self.made:
             if order == "shuffled":
                 workload = self.workload(name, batch).shuffled(self.seed)
+            elif order != "sorted":
+                number = self.reordering(name, batch, order).number
+                workload = self.workload(name, batch, "shuffled").renumbered(number)
             else:
                 workload = registry.load(
                     name, batch, self.device, self.seed, self.roots, self.download
@@ -43,6 +51,13 @@ class Lab:
             if workload.num_edges > LARGE_EDGES:
                 self.forget_large(keep=name)
             self.made[key] = workload
+        return self.made[key]
+
+    def reordering(self, name: str, batch: int, method: str) -> Reordered:
+        """New numbers for the shuffled nodes of a data set's graph; the same again."""
+        key = ("reordering", name, batch, method)
+        if key not in self.made:
+            self.made[key] = reorder(self.workload(name, batch, "shuffled"), method)
         return self.made[key]
 
     def forget_large(self, keep: str) -> None:

@@ -12,8 +12,13 @@ MODELS = {"dot": "GT (dot)", "cosine": "AGNN (cosine)", "additive": "GAT (additi
 def graph(row: Row) -> str:
     """The data set, how many of its graphs, and whether it is the data itself."""
     batch = f" ×{row['batch']}" if row.get("batch", 1) > 1 else ""
-    order = ", shuffled" if row.get("order") == "shuffled" else ""
+    order = f", {row['order']}" if row.get("order", "sorted") != "sorted" else ""
     return f"{row.get('workload', row.get('dataset'))}{batch}{order} ({row.get('graph', '?')})"
+
+
+def unordered(row: Row) -> str:
+    """The graph, whatever the order of its nodes."""
+    return graph({**row, "order": "sorted"})
 
 
 def short(number: float) -> str:
@@ -59,3 +64,8 @@ def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 def median_of(rows: list[Row], name: str) -> float | None:
     """That of the first row, if it has the time."""
     return rows[0][name][0] if rows and name in rows[0] else None
+
+
+def graphs_of(rows: Iterable[Row]) -> list[str]:
+    """Those that something was measured on."""
+    return distinct([row for row in rows if "graph" in row], graph)

@@ -102,15 +102,20 @@ class Reference:
         """What is wrong with gradients of ``grad_out`` for ``leaves``; empty for nothing.
 
         That of AGNN's one ``beta`` is a sum over all edges whose terms cancel, and is left out.
+        Where a gradient is 0, as that of the scores of rows of one edge, its error is relative to
+        the largest gradient there is.
         """
+        largest = max(float(expected.abs().max()) for expected in self.grads.values()) or 1.0
         errors = [
             f"[error {error:.0e} in the gradient of {name}]"
             for grad, (name, expected) in zip(grads, self.grads.items(), strict=True)
             if name != "beta"
-            and not (error := _error(grad, expected)) <= GRADIENTS * TOLERANCE[grad.dtype]
+            and not (error := _error(grad, expected, largest)) <= GRADIENTS * TOLERANCE[grad.dtype]
         ]
         return " ".join(errors)
 
 
-def _error(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).abs().max() / expected.abs().max())
+def _error(found: Tensor, expected: Tensor, scale: float = 1.0) -> float:
+    """The largest, relative to the largest element, or to ``scale`` where all are 0."""
+    error, element = (float(x.abs().max()) for x in (found.double() - expected, expected))
+    return error / (element or scale)

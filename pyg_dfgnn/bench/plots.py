@@ -1,6 +1,6 @@
 """Bars and lines of one style, for all figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import backends, steps
@@ -21,8 +21,15 @@ COLORS = {
     "sdpa": "#937860",
     "flex": "#d4b483",
     "dgl": "#64b5cd",
+    "techniques-without-balanced": "#fdae6b",
+    "techniques-without-redundancy_free": "#e6550d",
+    "techniques-without-vectorized": "#a1d99b",
+    "techniques-without-split": "#9e9ac8",
+    "techniques-without-online": "#bdbdbd",
+    "techniques-none": "#525252",
 }
 LABELS = backends.LABELS | steps.LABELS
+Figures = Iterator[tuple[str, Any]]  # names and figures
 Values = Mapping[str, Sequence[float | None]]
 
 

@@ -58,6 +58,15 @@ def _whole(
     return DataSet(1, nodes, edges, max_degree, folder, load, make)
 
 
+def _tree(edges: int, children: int, is_outward: bool) -> DataSet:
+    def make(name: str, count: int, device: str, seed: int) -> Workload:
+        return stand_ins.tree(name, edges, children, is_outward, device, seed)
+
+    highest = edges if children == edges else edges // max(children, 1)
+    has_hubs = children > 0 and not is_outward
+    return DataSet(1, edges + 1, edges, highest if has_hubs else 1, None, _nothing, make)
+
+
 def _nothing(root: str) -> Data:
     raise FileNotFoundError("there is no such data")
 
@@ -125,6 +134,19 @@ DEGREES = {
     for size, nodes, edges in (("small", 4_000, 80_000), ("large", 200_000, 10_000_000))
     for kind, highest, sigma in (("equal", edges // nodes, 0.0), ("skewed", nodes // 20, 1.5))
 }
+# As many nodes and edges each: a path, whose nodes have one edge, and trees of super nodes
+TREES = {
+    f"{kind}, {size} edges": _tree(edges, children, is_outward)
+    for size, edges, hubs in (("10K", 10_000, 100), ("1M", 1_000_000, 1000))
+    for kind, children, is_outward in (
+        ("path", 0, False),
+        ("star in", edges, False),
+        ("star out", edges, True),
+        ("star of stars in", hubs, False),
+        ("star of stars out", hubs, True),
+    )
+}
+KNOWN = DATASETS | DEGREES | TREES
 BATCHES = tuple(name for name, dataset in DATASETS.items() if dataset.is_batch)
 LARGE = ("ogbl-ppa", "ogbn-proteins", "Reddit")
 WHOLE = tuple(n for n, d in DATASETS.items() if not d.is_batch and n not in LARGE)
@@ -134,7 +156,7 @@ def find(name: str, roots: list[str]) -> str | None:
     """The first root under which the files of a data set are."""
     for root in roots:
         for kind in ("raw", "processed"):
-            folder = Path(root, DATASETS[name].folder or "", kind)
+            folder = Path(root, KNOWN[name].folder or "", kind)
             if folder.is_dir() and any(folder.iterdir()):
                 return root
     return None
@@ -148,10 +170,9 @@ def load(
     Raises:
         ValueError: there is no such data set.
     """
-    known = DATASETS | DEGREES
-    if name not in known:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(known)}")
-    dataset = known[name]
+    if name not in KNOWN:
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
+    dataset = KNOWN[name]
     root = None
     if dataset.folder is not None:
         root = find(name, roots) or (roots[0] if download and roots else None)

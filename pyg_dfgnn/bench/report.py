@@ -11,7 +11,8 @@ from .figures import FIGURES
 from .findings import FINDINGS
 from .results import Results
 from .sections import SECTIONS
-from .tables import TABLES, Table, as_csv, workloads
+from .table import Table, as_csv
+from .tables import TABLES, workloads
 from .words import INTRODUCTION, SECTION_TEXTS
 
 

@@ -12,7 +12,8 @@ from tqdm import tqdm
 from .case import Case, Row, noted
 from .lab import Lab
 from .results import FILE, Record, Results, key_of
-from .sections import SECTIONS, Scope
+from .scope import Scope
+from .sections import SECTIONS
 
 
 class DeviceLost(RuntimeError):

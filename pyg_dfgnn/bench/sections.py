@@ -4,94 +4,28 @@ A case that several sections ask for is measured once.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..reorder import METHODS
 from .accuracy import Accuracy
 from .attention import Attention
 from .case import Case
 from .conversion import ORDERS, PRECOMPUTED, Conversion
 from .layers import Layer
-from .registry import BATCHES, DATASETS, DEGREES, LARGE, WHOLE
+from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, TREES
+from .reordering import Reordering
 from .roofs import ROW_BYTES, TABLE_MIB, Copy, Gather
+from .scope import Scope
 from .steps import MODELS, TrainingStep
+from .techniques import VARIANTS
 
 SCORES = ("dot", "cosine", "additive")
 BATCH_SIZES = (64, 128, 256, 512, 1024, 2048)
 HEAD_DIMS = (16, 32, 64, 128, 256)
 COMPILED = ("compiled", "flex")
 FLEX = (("PATTERN", "fp32"), ("PATTERN", "bf16"), ("MNIST", "bf16"), ("Cora", "fp32"))
+COMMUNITY_EDGES = 5_000_000  # communities are found in Python: more would take minutes
 TRAINED: tuple[str, ...] = ("Cora", "CiteSeer", "Tolokers")
-
-
-@dataclass(frozen=True)
-class Scope:
-    """How much to measure.
-
-    Attributes:
-        device: "cuda" or "cpu".
-        quick: Some cases of each section, in less than two minutes.
-        names: Data sets; None for those that suit the device.
-        dtypes: "fp32", "bf16", "fp16".
-        batch: Graphs of a batch.
-        seeds: Of training.
-        epochs: Of training.
-    """
-
-    device: str
-    quick: bool = False
-    names: tuple[str, ...] | None = None
-    dtypes: tuple[str, ...] = ("fp32", "bf16")
-    batch: int = 1024
-    seeds: int = 5
-    epochs: int = 100
-
-    @classmethod
-    def of(
-        cls,
-        device: str,
-        quick: bool,
-        names: list[str] | None = None,
-        dtypes: list[str] | None = None,
-        batch: int | None = None,
-        seeds: int | None = None,
-        epochs: int | None = None,
-    ) -> "Scope":
-        """What is None is chosen by the device."""
-        small = device == "cpu"
-        if dtypes is None:
-            dtypes = ["fp32"] if small or quick else ["fp32", "bf16"]
-        if batch is None:
-            batch = (4 if quick else 32) if small else (128 if quick else 1024)
-        seeds, epochs = seeds or (1 if quick else 5), epochs or (3 if quick else 100)
-        chosen = None if names is None else tuple(names)
-        return cls(device, quick, chosen, tuple(dtypes), batch, seeds, epochs)
-
-    def select(self, *suitable: str) -> tuple[str, ...]:
-        """Those of these data sets that are asked for."""
-        return tuple(name for name in suitable if self.names is None or name in self.names)
-
-    @property
-    def batches(self) -> tuple[str, ...]:
-        if self.names is None and self.quick:
-            return ("PATTERN", "MNIST")
-        return self.select(*BATCHES)
-
-    @property
-    def whole(self) -> tuple[str, ...]:
-        if self.names is None and (self.quick or self.device == "cpu"):
-            return ("Cora",) if self.quick else ("Cora", "CiteSeer", "PubMed")
-        return self.select(*WHOLE)
-
-    @property
-    def large(self) -> tuple[str, ...]:
-        if self.names is None and (self.quick or self.device == "cpu"):
-            return ()
-        return self.select(*LARGE)
-
-    def size(self, name: str) -> int:
-        """Graphs to take of a data set."""
-        return self.batch if DATASETS[name].is_batch else 1
 
 
 class Section(NamedTuple):
@@ -171,6 +105,35 @@ def ablation(scope: Scope) -> Iterator[Case]:
             yield Attention(name, 1, "dot", "fp32", backend)
 
 
+def techniques(scope: Scope) -> Iterator[Case]:
+    """Kernels with single techniques switched off, beside the real ones."""
+    names: tuple[str, ...] = ("PATTERN", "MNIST", "COCO-SP", "PubMed", "ogbl-ppa", "Reddit")
+    names += ("equal degrees, large", "skewed degrees, large", "star in, 1M edges")
+    if scope.quick or scope.device == "cpu":
+        names = ("PATTERN",)
+    for name in scope.select(*names):
+        for backend in ("auto", "smmf", *VARIANTS):
+            yield Attention(name, scope.size(name), "dot", "fp32", backend)
+
+
+def reordering(scope: Scope) -> Iterator[Case]:
+    names = ("Cora",) if scope.quick else ("PubMed", *LARGE)
+    for name in scope.select(*names[: 1 if scope.device == "cpu" else None]):
+        methods = [m for m in METHODS if m != "community" or KNOWN[name].edges < COMMUNITY_EDGES]
+        for method in methods:
+            yield Reordering(name, 1, method)
+        for dtype in scope.dtypes:
+            for order in ("sorted", "shuffled", *methods):
+                yield Attention(name, 1, "dot", dtype, "auto", order=order)
+
+
+def stars(scope: Scope) -> Iterator[Case]:
+    size = "10K edges" if scope.quick or scope.device == "cpu" else "1M edges"
+    for dtype in scope.dtypes:
+        for name in scope.select(*(name for name in TREES if name.endswith(size))):
+            yield Attention(name, 1, "dot", dtype, "auto")
+
+
 def features(scope: Scope) -> Iterator[Case]:
     for name in scope.select(*spread(scope)):
         for dtype in scope.dtypes:
@@ -205,19 +168,19 @@ def heads(scope: Scope) -> Iterator[Case]:
 
 
 def end_to_end(scope: Scope) -> Iterator[Case]:
-    names = (
-        ("PATTERN",) if scope.quick or scope.device == "cpu" else ("PATTERN", "MNIST", "COCO-SP")
-    )
+    """Models in the outer loop, so that compiled code serves one data set after the other."""
+    is_small = scope.quick or scope.device == "cpu"
     shape = (2, 32) if scope.quick else (4, 64) if scope.device == "cpu" else (10, 128)
-    for name in scope.select(*names):
-        for dtype in scope.dtypes:
-            for model in MODELS if name == "PATTERN" and dtype == "fp32" else MODELS[:1]:
-                backends = ["dfgnn", "dfgnn-convert", "pyg"]
-                if not scope.quick and name == "PATTERN" and model != "agnn":
-                    backends.append("pyg-compiled")
+    for dtype in scope.dtypes:
+        some = ("PATTERN", "MNIST", "COCO-SP") if dtype != "fp32" else BATCHES
+        for model in MODELS if dtype == "fp32" else MODELS[:1]:
+            names = some if model == "gt" and not is_small else ("PATTERN",)
+            backends = ["dfgnn", "dfgnn-convert", "pyg"]
+            if not scope.quick and dtype == "fp32" and model != "agnn":
+                backends.append("pyg-compiled")
+            for name in scope.select(*names):
                 for backend in backends:
-                    size = scope.size(name)
-                    yield TrainingStep(name, size, model, dtype, backend, *shape)
+                    yield TrainingStep(name, scope.size(name), model, dtype, backend, *shape)
 
 
 def preprocess(scope: Scope) -> Iterator[Case]:
@@ -260,6 +223,9 @@ SECTIONS = {
     "super": Section("Graphs with super nodes", super_nodes),
     "methods": Section("SMMF, PMF and tile", methods),
     "ablation": Section("Ablations", ablation),
+    "techniques": Section("Single techniques", techniques),
+    "reordering": Section("Order of nodes", reordering),
+    "stars": Section("Stars", stars),
     "features": Section("Feature sizes", features),
     "batch-size": Section("Batch sizes", batch_size),
     "heads": Section("Heads", heads),

@@ -81,6 +81,22 @@ def _lognormal_degrees(
     return ends.diff(prepend=ends.new_zeros(1))
 
 
+def tree(
+    name: str, edges: int, children: int, is_outward: bool, device: str, seed: int = 0
+) -> Workload:
+    """A tree of ``edges + 1`` nodes that are numbered at random: a path for no ``children``, else a
+    root of so many, among which all other nodes are divided evenly. Edges lead to the root, or
+    outward from it."""
+    rng = torch.Generator(device).manual_seed(seed)
+    child = torch.arange(1, edges + 1, device=device)
+    parent = child - 1
+    if children > 0:
+        parent = torch.where(child <= children, 0, 1 + parent % children)
+    number = torch.randperm(edges + 1, generator=rng, device=device)
+    ends = [parent, child] if is_outward else [child, parent]
+    return Workload.of_edges(name, number[torch.stack(ends)], edges + 1)
+
+
 def nearest_neighbours(
     name: str, count: int, nodes: float, k: int, device: str, seed: int = 0
 ) -> Workload:

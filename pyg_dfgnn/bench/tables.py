@@ -1,50 +1,13 @@
 """Tables of a section's rows, their cells text."""
 
-import csv
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import mean, stdev
-from typing import Any, NamedTuple
 
 from . import backends, steps
 from .case import Row
-from .labels import MODELS, both_passes, distinct, graph, milliseconds, size, where
+from .labels import MODELS, distinct, graph, median_of, milliseconds, size, unordered, where
 from .layers import GIB
-
-
-class Table(NamedTuple):
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-
-    def markdown(self) -> str:
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def pivot(
-    title: str,
-    rows: list[Row],
-    index: Mapping[str, Callable[[Row], str]],
-    column: Callable[[Row], str],
-    cell: Callable[[Row], str] = both_passes,
-) -> Table:
-    """A line for each combination of ``index``, a column for each value of ``column``.
-
-    A column that has nothing but one note becomes part of the title.
-    """
-    columns = distinct(rows, column)
-    for name in list(columns):
-        cells = {cell(row) for row in rows if column(row) == name}
-        if len(cells) == 1 and cells == {row["note"] for row in rows if column(row) == name}:
-            columns.remove(name)
-            title += f"; {name}: {cells.pop()}"
-    lines: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in rows:
-        key = tuple(value(row) for value in index.values())
-        lines.setdefault(key, {})[column(row)] = cell(row)
-    body = [[*key, *(cells.get(name, "") for name in columns)] for key, cells in lines.items()]
-    return Table(title, [*index, *columns], body)
+from .table import Table, pivot
 
 
 def backend(row: Row) -> str:
@@ -104,6 +67,42 @@ def ablation(rows: list[Row]) -> list[Table]:
     return tables
 
 
+def techniques(rows: list[Row]) -> list[Table]:
+    """Milliseconds, and for kernels without a technique how many times that with all it is."""
+
+    def cell(row: Row) -> str:
+        if "forward_ms" not in row:
+            return row["note"]
+        text = f"{milliseconds(row['forward_ms'])} {row['note']}".strip()
+        alike = where(rows, workload=row["workload"], batch=row["batch"], backend="techniques")
+        base = median_of(alike, "forward_ms")
+        if row["backend"] in backends.OURS or row["backend"] == "techniques" or base is None:
+            return text
+        return f"{text} [{row['forward_ms'][0] / base:.2f}×]"
+
+    return [pivot("GT (dot), fp32, forward, ms [times all techniques]", rows, GRAPH, backend, cell)]
+
+
+def reordering(rows: list[Row]) -> list[Table]:
+    cost, times = where(rows, kind="reordering"), where(rows, kind="attention")
+    index = {"graph": unordered, "nodes, edges": sizes(rows)}
+    tables = []
+    if times:
+        title = f"GT (dot), pyg_dfgnn, by the order of nodes: {MS}"
+        order = lambda row: "as given" if row["order"] == "sorted" else row["order"]  # noqa: E731
+        tables.append(pivot(title, times, {**index, "dtype": dtype}, order))
+    if cost:
+        took = lambda row: milliseconds(row.get("reorder_ms")) + row["note"]  # noqa: E731
+        title = "ReorderNodes, once, on the CPU, ms"
+        tables.append(pivot(title, cost, index, lambda row: row["method"], took))
+    return tables
+
+
+def stars(rows: list[Row]) -> list[Table]:
+    index = {"graph": graph, "nodes, edges": sizes(rows)}
+    return [pivot(f"GT (dot), pyg_dfgnn: {MS}", rows, index, dtype)]
+
+
 def features(rows: list[Row]) -> list[Table]:
     index = {"graph": graph, "dtype": dtype, "": backend}
     title = f"GT (dot), one head of so many features: {MS}"
@@ -144,7 +143,7 @@ def end_to_end(rows: list[Row]) -> list[Table]:
 def conversion(rows: list[Row]) -> list[Table]:
     names = ("coo_to_csr", "csr_to_csc", "find_tiles", "all")
     lines = [
-        [graph({**row, "order": ""}), size(row), row["order"], "yes" if row["self_loops"] else "no"]
+        [unordered(row), size(row), row["order"], "yes" if row["self_loops"] else "no"]
         + [milliseconds(row.get(f"{name}_ms")) for name in names]
         + [row["note"]]
         for row in rows
@@ -219,6 +218,9 @@ TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
     "super": attention,
     "methods": methods,
     "ablation": ablation,
+    "techniques": techniques,
+    "reordering": reordering,
+    "stars": stars,
     "features": features,
     "batch-size": batch_sizes,
     "heads": heads,
@@ -227,24 +229,3 @@ TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
     "memory": layers,
     "accuracy": accuracy,
 }
-
-
-def as_csv(rows: list[Row]) -> str:
-    """All that is known of rows: times as three columns each, curves left out."""
-    flat = [flattened(row) for row in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
-
-
-def flattened(row: Row) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if not isinstance(value, list):
-            flat[name] = value
-        elif name.endswith("ms"):
-            flat |= dict(zip((name, f"{name}_low", f"{name}_high"), value, strict=True))
-    return flat

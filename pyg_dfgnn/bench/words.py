@@ -38,13 +38,41 @@ SECTION_TEXTS = {
         "a batch's block structure. What the skew of degrees costs: graphs of the same size "
         "whose rows are equally long, or not."
     ),
+    "techniques": (
+        "What each technique of a fused kernel is worth. These kernels are for this table alone "
+        "(pyg_dfgnn/bench/techniques.cu): a block takes eight rows and scores their edges (SDDMM), "
+        "then a warp sums the values of each row (SpMM). One by one are switched off: the even "
+        'division of the edges of a block over its warps in the SDDMM ("not balanced": a warp '
+        "scores one row, whatever its length); exponentials that are taken once and kept "
+        '("again": every lane takes that of every edge as it sums its features); 16-byte loads; '
+        "pieces of at most 512 edges of long rows, listed once for a graph outside of the time and "
+        'merged in a fixed order ("not split": a block takes a row, however long); online softmax '
+        '("in passes": over all scores for their maximum, their sum and the weights, in global '
+        "memory where a block has more than 4096). pyg_dfgnn and smmf are the real kernels, which "
+        "have techniques of their own."
+    ),
+    "reordering": (
+        "Attention with nodes in the order that the data set gives them, in random order, and in "
+        "the orders of ReorderNodes, which starts from the random one; what ReorderNodes takes on "
+        "the CPU, once. Stand-ins have the skewed degrees of the data sets; their communities are "
+        "planted, of adjacent nodes and equal sizes, with 70 % of the edges, so that the order "
+        "as given is better than that of real data may be, and what an order finds "
+        "there it may not find in real data. Communities are searched for in graphs of less than 5 "
+        "million edges alone, since in others that takes minutes."
+    ),
+    "stars": (
+        "Trees of as many nodes and edges each. In a path every node has one edge; in a star one "
+        "node has all, as destination (in) or as source (out); in a star of stars the root shares "
+        "them evenly with its neighbours. Nodes are numbered at random."
+    ),
     "features": ("From 16 to 256 features of the head."),
     "batch-size": ("Batches from few graphs to many."),
     "heads": ("One head of 128 features, and eight of 16."),
     "end-to-end": (
         "A training step of a whole model: collation of the batch, copy, structure, forward, "
         "backward, optimizer. pyg_dfgnn collates graphs that went through PrecomputeGraph, or "
-        "converts each batch's edge_index. For the parts the device is waited for after each; "
+        "converts each batch's edge_index. PyG compiled is torch.compile of each "
+        "block, once for batches of any size. For the parts the device is waited for after each; "
         '"step" is the time without. Speedups are over PyG eager.'
     ),
     "preprocess": (

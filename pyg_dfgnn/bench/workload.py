@@ -80,6 +80,10 @@ class Workload:
         """The same graph, its nodes numbered at random; it is no batch then."""
         rng = torch.Generator(self.device).manual_seed(seed)
         number = torch.randperm(self.num_nodes, generator=rng, device=self.col.device)
+        return self.renumbered(number)
+
+    def renumbered(self, number: Tensor) -> "Workload":
+        """The same graph, node ``i`` as ``number[i]``."""
         made = Workload.of_edges(self.name, number[self.edge_index()], self.num_nodes)
         made.is_real = self.is_real
         return made
