@@ -232,16 +232,18 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
 template <Side side, Score score, class S>
 __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<side, score, S>()))
     gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
-                              RowUnits, typename S::A*, Pair<typename S::A>* pairs) {
+                              RowUnits units, typename S::A*, Pair<typename S::A>*) {
   using A = typename S::A;
   const Pass<side> pass{a, g};
   const Dropout dropout(a);
   WarpHeads<S, true> heads(a.heads);
   const PairScore<score, S> pair(a, heads.head, heads.lane);
-  for_own_row(pass.ptr(), pass.num_own(), a.num_edges, heads.apart(), [&](bool has_row, int n, const Range& entries) {
+  const auto visit = [&](bool has_row, int n, const Range& entries) {
     heads.live &= has_row;
-    gradient_row<side, score>(a, g, static_cast<A*>(nullptr), pairs, dropout, pair, heads, n, entries, kWhole);
-  });
+    gradient_row<side, score>(a, g, static_cast<A*>(nullptr), static_cast<Pair<A>*>(nullptr), dropout, pair, heads, n,
+                              entries, kWhole);
+  };
+  for_own_row(pass.ptr(), pass.num_own(), a.num_edges, units, heads.apart(), visit);
 }
 
 // Without nodes on one side there are no edges, whatever rowptr and colptr say.
@@ -277,7 +279,7 @@ cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_me
     launch(grid, with, scratch.slots, chosen);
   };
   const int64_t longest = side == Side::rows ? a.max_degree : -1;
-  if (!launch_short_rows(units, pass.num_own(), longest, apart, head_blocks, own, launch_one)) {
+  if (!launch_short_rows(units, pass.num_own(), a.num_edges, longest, apart, head_blocks, own, launch_one)) {
     return cudaGetLastError();
   }
   const cudaError_t error =

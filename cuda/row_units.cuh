@@ -21,10 +21,11 @@ struct RowUnits {
   unsigned* next;     // [heads] counters that blocks take units from, or null: one unit a block
   unsigned* inexact;  // set where a result is not what it should be,
   bool if_inexact;    // and whether to do the work only if it is set
-  bool are_short;     // rows are so short, and so many, that groups of lanes should take one each,
-  int shortest;       // and then what is left to warps is those of this many entries on
+  bool are_short;     // rows are so short, and so many, that groups of lanes should take one each:
+  int64_t own_most;   // those of so many entries at the most,
+  int64_t shortest;   // and warps those of so many on
 
-  static constexpr int kShort = 16;  // the most entries of a row that a group of lanes takes
+  static constexpr int64_t kShort = 16;
 
   // Leaves short rows to groups of lanes.
   void leave_short_rows(int64_t num_rows) {
@@ -63,9 +64,9 @@ inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t number
   const auto segments = static_cast<unsigned>(can_be_long ? (num_entries + segment - 1) / segment : 0);
   int rows = 1;
   while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
-  return {segment, segments, rows,  segments + static_cast<unsigned>((num_rows + rows - 1) / rows),
-          nullptr, nullptr,  false, num_rows >= 4 * kUnits && num_entries < kFewEntries * num_rows,
-          0};
+  return {segment,          segments, rows,  segments + static_cast<unsigned>((num_rows + rows - 1) / rows),
+          nullptr,          nullptr,  false, num_rows >= 4 * kUnits && num_entries < kFewEntries * num_rows,
+          RowUnits::kShort, 0};
 }
 
 // Memory for a pass over units: counters, and a slot's `width` numbers a head.
@@ -155,25 +156,28 @@ __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, in
 }
 
 // Where rows are short, launches `own` for those of at most RowUnits::kShort entries, by groups of `apart` lanes, a row
-// each, and leaves the others in units. Returns whether there can be any, the longest having `longest` entries.
+// each, and leaves the others in units. Returns whether there can be any, the longest having `longest` entries; if not,
+// `own` takes all, were that number wrong.
 template <class Kernel, class Launch>
-bool launch_short_rows(RowUnits& units, int64_t num_rows, int64_t longest, int apart, unsigned head_blocks, Kernel* own,
-                       const Launch& launch) {
+bool launch_short_rows(RowUnits& units, int64_t num_rows, int64_t num_entries, int64_t longest, int apart,
+                       unsigned head_blocks, Kernel* own, const Launch& launch) {
   if (!own || !units.are_short || apart >= kWarp) return true;
   const int64_t rows = kWarp / apart;
+  const bool leaves_any = longest < 0 || longest > RowUnits::kShort;
+  if (!leaves_any) units.own_most = num_entries;
   launch(dim3(static_cast<unsigned>((num_rows + rows - 1) / rows), head_blocks), units, own);
   units.leave_short_rows(num_rows);
-  return longest < 0 || longest > RowUnits::kShort;
+  return leaves_any;
 }
 
 // Calls visit(has_row, row, entries) once.
 template <class Visit>
-__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries, int apart,
-                                            const Visit& visit) {
+__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries,
+                                            const RowUnits& units, int apart, const Visit& visit) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kWarp / apart) + threadIdx.x / apart;
   Range entries = row_range(ptr, min(row, num_rows - 1), num_entries);
-  const bool has_row = row < num_rows && entries.size() <= RowUnits::kShort;
-  if (!has_row) entries = {0, 0};
+  const bool has_row = row < num_rows && entries.size() <= units.own_most;
+  if (!has_row || entries.size() == 0) entries = {0, 0};  // others' entries may make the lanes read the first
   visit(has_row, static_cast<int>(min(row, num_rows - 1)), entries);
 }
 

@@ -143,10 +143,10 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor
 template <Score score, class S>
 __global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor<score, S>()))
     forward_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
-                            RowUnits, typename S::A*) {
+                            RowUnits units, typename S::A*) {
   WarpHeads<S, true> heads(a.heads);
   const Dropout dropout(a);
-  for_own_row(a.rowptr, a.num_dst, a.num_edges, heads.apart(), [&](bool has_row, int i, const Range& edges) {
+  for_own_row(a.rowptr, a.num_dst, a.num_edges, units, heads.apart(), [&](bool has_row, int i, const Range& edges) {
     heads.live &= has_row;
     forward_row<score>(a, outputs, static_cast<typename S::A*>(nullptr), dropout, heads, i, edges, kWhole, 0);
   });
@@ -180,7 +180,8 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
       chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
     };
     const unsigned blocks = head_blocks<S>(a.heads);
-    if (!launch_short_rows(units, a.num_dst, a.max_degree, lanes_of_heads<S>(a.heads), blocks, own, launch)) {
+    if (!launch_short_rows(units, a.num_dst, a.num_edges, a.max_degree, lanes_of_heads<S>(a.heads), blocks, own,
+                           launch)) {
       return cudaGetLastError();
     }
     const cudaError_t error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, none, launch);

@@ -1,7 +1,6 @@
-// Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes the
-// gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every result
-// once.
-#include "shapes.cuh"
+// Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes delta and
+// the gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every
+// result once.
 #include "tile_edges.cuh"
 #include "tile_shapes.cuh"
 
@@ -18,7 +17,8 @@ __device__ __noinline__ void backward_row(const Typed<typename S::T>& a, const G
   LaneFeatures<S> grad;
   float grad_scalar = 0;
   const Dropout dropout(a);
-  const float lse = a.at(g.lse, a.scalar(i, h)), delta = a.at(g.delta, a.scalar(i, h));
+  const float lse = a.at(g.lse, a.scalar(i, h));
+  const float delta = static_cast<const float*>(g.delta)[a.scalar(i, h)];  // this kernel's
   const Range edges = row_range(a.rowptr, i, a.num_edges);
   for (int64_t e = edges.begin; e < edges.end; ++e) {
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
@@ -75,7 +75,37 @@ struct RowTerms {
   __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, int i, int h) {
     return {dst_term<score>(a, i, h), kLog2e * a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h))};
   }
+
+  // Those of a chunk's row, this being what a lane has, of the row of its number.
+  template <Score score>
+  __device__ __forceinline__ RowTerms of_chunk_row(int j, int c) const {
+    return {score == Score::dot ? dst : tile::of_chunk_row(dst, j, c), tile::of_chunk_row(lse, j, c),
+            tile::of_chunk_row(delta, j, c)};
+  }
 };
+
+// <grad_out, out> of accumulator row v, which is node i: that row of grad_out is in shared memory.
+template <class S>
+__device__ __forceinline__ float dot_with_out(const Typed<typename S::T>& a, const Gradients& g,
+                                              const unsigned char* grads, int v, int i, int h) {
+  using T = typename S::T;
+  constexpr int kLanes = 4, kPerPiece = 16 / sizeof(T);
+  const unsigned char* grad = grads + window_row(v) * S::kRowStride + 16 * lane_in_group();
+  const T* out = a.features(g.out, i, h) + lane_in_group() * kPerPiece;
+  const int left = a.head_dim - lane_in_group() * kPerPiece;
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < S::kRowBytes / 16 / kLanes; ++k) {
+    if (k * kLanes * kPerPiece >= left) break;
+    const uint4 x = load_shared(grad + 16 * kLanes * k);
+    const uint4 y = *reinterpret_cast<const uint4*>(out + kLanes * kPerPiece * k);
+#pragma unroll
+    for (int f = 0; f < kPerPiece; ++f) {
+      sum += to_accumulate(reinterpret_cast<const T*>(&x)[f]) * to_accumulate(reinterpret_cast<const T*>(&y)[f]);
+    }
+  }
+  return lanes_sum<kLanes>(sum);
+}
 
 // As edge_gradient; the edge may be none (`has`), which makes all of it 0.
 template <Score score, bool kPositions, class T>
@@ -84,7 +114,7 @@ __device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a
                                                                const Dropout<float>& dropout) {
   if (kPositions && !has) return {0, 0, 0};
   const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
-  const float p = has ? exp2_of(kLog2e * s.value - row.lse) : 0;
+  const float p = has ? exp2_of(kLogitUnit<kPositions> * s.value - row.lse) : 0;
   const float keep = kPositions ? dropout.factor(e, h) : 1;
   const float ds = has ? p * (keep * dp - row.delta) : 0;
   return {keep * p, ds, ds * s.slope};
@@ -109,38 +139,42 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
   unsigned char *grads = stages, *values = grads + S::kWindowBytes, *queries = values + S::kChunkBytes,
                 *keys = queries + S::kWindowBytes;
-  stage<S, kWindow>(grads, a, g.grad_out, w.first, w.first + w.count, h);
-  stage<S>(values, a, a.value, w.begin, w.end, h);  // most likely the first chunk has edges
-  if (kNeedsDots) stage<S, kWindow>(queries, a, a.dst, w.first, w.first + w.count, h);
-  uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, kPositions);
+  const Rows<S> value_rows(a, a.value, h), key_rows(a, a.src, h);
+  Rows<S>(a, g.grad_out, h).template stage<kWindow>(grads, w.first, w.first + w.count);
+  value_rows.stage(values, w.begin, w.end);  // most likely the first chunk has edges
+  if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
+  uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
+  wait_for_copies();
   __syncthreads();
 
   int i[2];
   RowTerms row[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
-    row[v] = RowTerms::of<score>(a, g, i[v], h);
+    i[v] = min(w.first + window_row(v), w.first + w.count - 1);
+    float delta = dot_with_out<S>(a, g, grads, v, i[v], h);
+    if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i[v], h));
+    if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
+    row[v] = {kTermUnit<kPositions> * dst_term<score>(a, i[v], h), kLog2e * a.at(g.lse, a.scalar(i[v], h)), delta};
   }
-  MaskRows<S, kPositions> edges(mask, a.rowptr, a.num_edges, w);
+  MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
   Features<S> grad = {};
   float grad_scalar[2] = {0, 0};
 
   const auto stage_values = [&](uint32_t chunks) {
-    if (chunks != 0) stage<S>(values, a, a.value, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
+    if (chunks != 0) value_rows.stage(values, w.begin + (__ffs(chunks) - 1) * kChunk, w.end);
   };
-  if ((active & 1) == 0) {
-    wait_for_copies();  // into the same places, thread by thread
-    stage_values(active);
-  }
+  if ((active & 1) == 0) stage_values(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
+    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
+    const float lane_src = src_term<score>(a, lane_node, h);
     wait_for_copies();
     __syncthreads();
-    if (kNeedsDots) stage<S>(keys, a, a.src, first, w.end, h);
+    if (kNeedsDots) key_rows.stage(keys, first, w.end);
     Logits dp = {}, s = {};
     if (works) product_nt<S>(dp, grads, values);
     wait_for_copies();
@@ -152,13 +186,14 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
-        const float src = score == Score::dot ? 1 : src_term<score>(a, min(first + chunk_row<S>(j, c), w.end - 1), h);
+        const float src = score == Score::dot ? 1 : of_chunk_row(lane_src, j, c);
+        const float term = score == Score::additive ? src * kTermUnit<kPositions> : src;
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
           const int64_t e = kPositions ? edges.position(v, j, c) : 0;
           const bool has = edges.has(v, j, c);
-          const auto d =
-              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e, h, dropout);
+          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], term, e,
+                                                            h, dropout);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
           grad_scalar[v] += d.operand;
           if (kPositions && has) {
@@ -176,11 +211,12 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     const float infinite = nan_if_infinite<S>(grad, v) + grad_scalar[v] * 0.0f;
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
-    if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
+    if (window_row(v) < w.count && !(irregular >> warp_row(v) & 1)) {
       store_gradient<score, S>(a, g.dst, i[v], h, grad, v, grad_scalar[v]);
     }
-    irregular |= rows_not_zero<S>(infinite, v);
+    irregular |= rows_not_zero(infinite, v);
   }
+  __syncwarp();  // delta
   for_rows_of(irregular, w, [&](int n) { backward_row<score, S>(a, g, n, h); });
 }
 
@@ -191,27 +227,28 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
   unsigned char *values = stages, *grads = values + S::kWindowBytes, *keys = grads + S::kChunkBytes,
                 *queries = keys + S::kWindowBytes;
-  stage<S, kWindow>(values, a, a.value, w.first, w.first + w.count, h);
-  stage<S>(grads, a, g.grad_out, w.begin, w.end, h);  // most likely the first chunk has edges
-  if (kNeedsDots) stage<S, kWindow>(keys, a, a.src, w.first, w.first + w.count, h);
-  uint32_t irregular = mask.fill(a.colptr, a.row, a.num_edges, w, kPositions);
+  const Rows<S> grad_rows(a, g.grad_out, h), query_rows(a, a.dst, h);
+  Rows<S>(a, a.value, h).template stage<kWindow>(values, w.first, w.first + w.count);
+  grad_rows.stage(grads, w.begin, w.end);  // most likely the first chunk has edges
+  if (kNeedsDots) Rows<S>(a, a.src, h).template stage<kWindow>(keys, w.first, w.first + w.count);
+  uint32_t irregular = mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
   __syncthreads();
 
   int node[2];
   float src[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    node[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
-    src[v] = src_term<score>(a, node[v], h);
+    node[v] = min(w.first + window_row(v), w.first + w.count - 1);
+    src[v] = kTermUnit<kPositions> * src_term<score>(a, node[v], h);
   }
-  MaskRows<S, kPositions> edges(mask, a.colptr, a.num_edges, w);
+  MaskRows<kPositions> edges(mask, a.colptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
   Features<S> grad = {}, grad_value = {};
   float grad_scalar[2] = {0, 0};
 
   const auto stage_grads = [&](uint32_t chunks) {
-    if (chunks != 0) stage<S>(grads, a, g.grad_out, w.begin + (__ffs(chunks) - 1) * kChunk, w.end, h);
+    if (chunks != 0) grad_rows.stage(grads, w.begin + (__ffs(chunks) - 1) * kChunk, w.end);
   };
   if ((active & 1) == 0) {
     wait_for_copies();
@@ -220,9 +257,11 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
+    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
+    const auto lane_row = RowTerms::of<score>(a, g, lane_node, h);
     wait_for_copies();
     __syncthreads();
-    if (kNeedsDots) stage<S>(queries, a, a.dst, first, w.end, h);
+    if (kNeedsDots) query_rows.stage(queries, first, w.end);
     Logits p = {}, s = {};
     if (works) product_nt<S>(p, values, grads);  // here p is dp
     wait_for_copies();
@@ -233,14 +272,16 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
-        const auto row = RowTerms::of<score>(a, g, min(first + chunk_row<S>(j, c), w.end - 1), h);
+        const RowTerms row = lane_row.of_chunk_row<score>(j, c);
+        const RowTerms with_unit{score == Score::additive ? row.dst * kTermUnit<kPositions> : row.dst, row.lse,
+                                 row.delta};
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
           const bool has = edges.has(v, j, c);
           int64_t e = 0;
           if (kPositions && has) e = clamp_to(a.perm[edges.position(v, j, c)], a.num_edges - 1);
-          const auto d =
-              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h, dropout);
+          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], with_unit, src[v],
+                                                            e, h, dropout);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
           p[j][2 * v + c] = d.weight;
           grad_scalar[v] += d.operand;
@@ -258,11 +299,11 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const float infinite = nan_if_infinite<S>(grad, v) + nan_if_infinite<S>(grad_value, v) + grad_scalar[v] * 0.0f;
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
-    if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
+    if (window_row(v) < w.count && !(irregular >> warp_row(v) & 1)) {
       store_row<S>(grad_value, v, 1, a.features(g.value, node[v], h), a.head_dim);
       store_gradient<score, S>(a, g.src, node[v], h, grad, v, grad_scalar[v]);
     }
-    irregular |= rows_not_zero<S>(infinite, v);
+    irregular |= rows_not_zero(infinite, v);
   }
   for_rows_of(irregular, w, [&](int n) { backward_column<score, S>(a, g, n, h); });
 }
@@ -306,9 +347,6 @@ bool tile_bwd_fits(const Attention& a) {
 }
 
 cudaError_t tile_bwd(const Attention& a, const Gradients& g, cudaStream_t stream) {
-  const cudaError_t error =
-      for_type_and_shape(a.type, a.head_dim, [&]<class S>() { return launch_delta<S>(a, g, stream); });
-  if (error != cudaSuccess) return error;
   return for_tile_shape(a, [&]<Score score, class S>() {
     return needs_positions(a) ? launch_backward<score, S, true>(a, g, stream)
                               : launch_backward<score, S, false>(a, g, stream);

@@ -8,6 +8,13 @@ namespace dfgnn::cuda::tile {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
+// Logits are made in powers of two: by the terms that nodes bring to them being multiplied by kTermUnit (one of the
+// two, with the cosine score), and, where edges bring terms of their own, the logit by kLogitUnit.
+template <bool kPositions>
+constexpr float kTermUnit = kPositions ? 1 : kLog2e;
+template <bool kPositions>
+constexpr float kLogitUnit = kPositions ? kLog2e : 1;
+
 __device__ __forceinline__ float exp2_of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -20,14 +27,16 @@ template <class S>
 __device__ __forceinline__ float nan_if_infinite(const Features<S>& acc, int v) {
   float sum = 0;
 #pragma unroll
-  for (int n = 0; n < S::kFeatures / 8; ++n) sum += acc[n][2 * v] * 0.0f + acc[n][2 * v + 1] * 0.0f;
+  for (int n = 0; n < S::kFeatures / 8; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) sum += acc[n][2 * v + c] * 0.0f;
+  }
   return sum;
 }
 
 // The warp's rows, as bits, for which a thread has something other than 0.
-template <class S>
 __device__ __forceinline__ uint32_t rows_not_zero(float x, int v) {
-  return __reduce_or_sync(kAllLanes, x == 0 ? 0u : 1u << warp_row<S>(v));
+  return __reduce_or_sync(kAllLanes, x == 0 ? 0u : 1u << warp_row(v));
 }
 
 // A row of one head over the lanes of a warp, in numbers.

@@ -7,6 +7,10 @@ namespace {
 
 using namespace tile;
 
+// Of the ring: what blocks have in flight hides the latency of memory, as long as they do not get fewer by it.
+template <class S>
+constexpr int kBuffers = sizeof(typename S::T) == 4 ? 2 : 3;
+
 // A row's maximum may grow by this much, in powers of two, before what was summed is scaled down.
 constexpr float kSlack = 8;
 
@@ -33,43 +37,45 @@ __device__ __noinline__ void forward_row(const Typed<typename S::T>& a, const Ou
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
 }
 
-// Logits are in powers of two.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
                                                EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
   unsigned char* queries = stages;
-  if (kNeedsDots) stage<S, kWindow>(queries, a, a.dst, w.first, w.first + w.count, h);
-  uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, kPositions);
+  if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
+  uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
   __syncthreads();
 
   int i[2];
   float dst[2], m[2], sum[2] = {};
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    i[v] = min(w.first + window_row<S>(v), w.first + w.count - 1);
-    dst[v] = dst_term<score>(a, i[v], h);
+    i[v] = min(w.first + window_row(v), w.first + w.count - 1);
+    dst[v] = kTermUnit<kPositions> * dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
   }
-  MaskRows<S, kPositions> edges(mask, a.rowptr, a.num_edges, w);
+  MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
+  const Rows<S> key_rows(a, a.src, h), value_rows(a, a.value, h);
   Features<S> out = {};
+  bool is_empty = true;
 
-  Ring<S> ring(stages + (kNeedsDots ? S::kWindowBytes : 0));
   uint32_t to_start = active;  // chunks: of each the keys, then the values
   bool is_value = !kNeedsDots;
   const auto start = [&](unsigned char* to) {
     if (to_start == 0) return;
-    stage<S>(to, a, is_value ? a.value : a.src, w.begin + (__ffs(to_start) - 1) * kChunk, w.end, h);
+    key_rows.or_else(is_value, value_rows).stage(to, w.begin + (__ffs(to_start) - 1) * kChunk, w.end);
     if (is_value) to_start &= to_start - 1;
     is_value = !kNeedsDots || !is_value;
   };
-  ring.push(start);
+  Ring<S, kBuffers<S>> ring(stages + (kNeedsDots ? S::kWindowBytes : 0), start);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
+    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
+    const float lane_src = src_term<score>(a, lane_node, h) * (score == Score::additive ? kTermUnit<kPositions> : 1);
     const unsigned char* keys = kNeedsDots ? ring.next(start) : nullptr;
     Logits p = {};
     if (works) {
@@ -79,12 +85,13 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
-        const float src = score == Score::dot ? 1 : src_term<score>(a, min(first + chunk_row<S>(j, c), w.end - 1), h);
+        const float src = score == Score::dot ? 1 : of_chunk_row(lane_src, j, c);
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
           float& s = p[j][2 * v + c];
           const int64_t e = kPositions ? edges.position(v, j, c) : 0;
-          s = edges.has(v, j, c) ? kLog2e * logit_of<score, kPositions>(a, s, dst[v], src, e, h).value : -INFINITY;
+          s = edges.has(v, j, c) ? kLogitUnit<kPositions> * logit_of<score, kPositions>(a, s, dst[v], src, e, h).value
+                                 : -INFINITY;
           largest[v] = max(largest[v], s);
         }
       }
@@ -104,12 +111,15 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           fade[v] = before == -INFINITY ? 0 : exp2_of(before - m[v]);
           sum[v] *= fade[v];
         }
+        if (!is_empty) {
 #pragma unroll
-        for (int n = 0; n < S::kFeatures / 8; ++n) {
+          for (int n = 0; n < S::kFeatures / 8; ++n) {
 #pragma unroll
-          for (int x = 0; x < 4; ++x) out[n][x] *= fade[x / 2];
+            for (int x = 0; x < 4; ++x) out[n][x] *= fade[x / 2];
+          }
         }
       }
+      is_empty = false;
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
         const float shift = m[v] == -INFINITY ? 0 : m[v];
@@ -132,11 +142,11 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   for (int v = 0; v < 2; ++v) {
     sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 1);
     sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 2);
-    if (window_row<S>(v) < w.count && !(irregular >> warp_row<S>(v) & 1)) {
+    if (window_row(v) < w.count && !(irregular >> warp_row(v) & 1)) {
       store_row<S>(out, v, sum[v] == 0 ? 0 : 1 / sum[v], a.features(outputs.out, i[v], h), a.head_dim);
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h)] = m[v] * kLn2 + log(sum[v]);
     }
-    irregular |= rows_not_zero<S>(nan_if_infinite<S>(out, v), v);
+    irregular |= rows_not_zero(nan_if_infinite<S>(out, v), v);
   }
   for_rows_of(irregular, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
 }
@@ -153,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
 
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   return for_tile_shape(a, [&]<Score score, class S>() {
-    constexpr int bytes = (score == Score::additive ? 0 : S::kWindowBytes) + 2 * S::kChunkBytes;
+    constexpr int bytes = (score == Score::additive ? 0 : S::kWindowBytes) + kBuffers<S> * S::kChunkBytes;
     static_assert(bytes + sizeof(EdgeMask) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
     return launch_tile(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>, bytes,

@@ -58,13 +58,13 @@ struct EdgeMask {
   uint32_t active[kWarps];  // chunks in which a row of the warp has edges
 
   // Fills the rows of this warp; all warps must come. Returns the warp's rows, as bits, that the mask cannot hold: with
-  // an edge twice or to outside of the tile, or, where `ordered`, with edges that do not ascend, the last aside: that
-  // is where self-loops are put. These have no bits.
+  // an edge twice or to outside of the tile, or, if kOrdered, with edges that do not ascend, the last aside: that is
+  // where self-loops are put. These have no bits.
   // Other threads see the mask after the next barrier.
-  __device__ __forceinline__ uint32_t fill(const Index& ptr, const Index& ind, int64_t num_entries, const Window& w,
-                                           bool ordered) {
-    return ind.wide ? fill_as(ptr, static_cast<const long long*>(ind.data), num_entries, w, ordered)
-                    : fill_as(ptr, static_cast<const int*>(ind.data), num_entries, w, ordered);
+  template <bool kOrdered>
+  __device__ __forceinline__ uint32_t fill(const Index& ptr, const Index& ind, int64_t num_entries, const Window& w) {
+    return ind.wide ? fill_as<kOrdered>(ptr, static_cast<const long long*>(ind.data), num_entries, w)
+                    : fill_as<kOrdered>(ptr, static_cast<const int*>(ind.data), num_entries, w);
   }
 
   // Chunks in which a row of the window has edges.
@@ -75,63 +75,73 @@ struct EdgeMask {
   }
 
  private:
-  template <class I>
-  __device__ __forceinline__ uint32_t fill_as(const Index& ptr, const I* ind, int64_t num_entries, const Window& w,
-                                              bool ordered) {
-    constexpr int kLanes = kWarp / kWarpRows;  // a row's
+  template <bool kOrdered, class I>
+  __device__ __forceinline__ uint32_t fill_as(const Index& ptr, const I* ind, int64_t num_entries, const Window& w) {
+    using U = std::make_unsigned_t<I>;
+    constexpr int kLanes = kWarp / kWarpRows;  // a row's, which take its edges in turn
     static_assert(kLanes == 2);
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = lane % kLanes;
-    const int row = warp * kWarpRows + lane / kLanes;
+    constexpr int kUnroll = 8;
+    const int warp = threadIdx.x / kWarp, part = threadIdx.x % kLanes;
+    const int row = warp * kWarpRows + static_cast<int>(threadIdx.x) % kWarp / kLanes;
     const int chunks = min(w.chunks(), kMaxChunks);
     for (int c = part; c < chunks; c += kLanes) words[row][c] = 0;
-    if (part == 0) last[row] = kNone;
+    if (kOrdered && part == 0) last[row] = kNone;
     __syncwarp();
-    bool irregular = row < w.count && w.chunks() > kMaxChunks;
-    int64_t degree = 0;
-    if (row < w.count && !irregular) {
-      const Range edges = row_range(ptr, w.first + row, num_entries);
-      degree = edges.size();
-      const auto columns = static_cast<unsigned>(min(w.end - w.begin, kMaxChunks * kChunk));
-      constexpr int kUnroll = 16;
-      for (int64_t first = edges.begin + part; first < edges.end; first += kLanes * kUnroll) {
-        const int count = static_cast<int>(min(edges.end - first, static_cast<int64_t>(kLanes * kUnroll)));
-        I nodes[kUnroll];
+
+    Range edges{0, 0};
+    if (row < w.count) edges = row_range(ptr, w.first + row, num_entries);
+    bool irregular = edges.size() > kNone || w.chunks() > kMaxChunks;
+    const int degree = irregular ? 0 : static_cast<int>(edges.size()), count = (degree + 1 - part) / kLanes;
+    const I* nodes = ind + edges.begin + part;  // every second one
+    const auto place = [&](int n) { return static_cast<unsigned>(kLanes * min(n, count - 1)); };
+    U furthest = 0;
+    I next[kUnroll];
+    const auto load = [&](int first) {  // past the end, the last again
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) nodes[u] = __ldg(ind + first + (kLanes * u < count ? kLanes * u : 0));
+      for (int u = 0; u < kUnroll; ++u) next[u] = __ldg(nodes + place(first + u));
+    };
+    if (count > 0) load(0);
+    for (int first = 0; first < count; first += kUnroll) {
+      U columns[kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          if (kLanes * u >= count) break;
-          const auto column = static_cast<std::make_unsigned_t<I>>(nodes[u] - w.begin);
-          const bool inside = column < columns;
-          const uint32_t bit = 1u << (column % kChunk);
-          irregular |= !inside;
-          if (inside) atomicOr(&words[row][column / kChunk], bit);
-          const int64_t e = first + kLanes * u;
-          if (ordered && e > edges.begin && __ldg(ind + e - 1) >= nodes[u]) {
-            if (e + 1 == edges.end && inside) last[row] = static_cast<int16_t>(column);
-            irregular |= e + 1 < edges.end;
+      for (int u = 0; u < kUnroll; ++u) columns[u] = static_cast<U>(next[u] - w.begin);
+      if (first + kUnroll < count) load(first + kUnroll);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const auto column = static_cast<uint32_t>(min(columns[u], static_cast<U>(kNone)));  // its word is there, too
+        furthest = max(furthest, columns[u]);
+        or_shared(&words[row][column / kChunk], 1u << (column % kChunk));
+        if constexpr (kOrdered) {
+          const int e = part + static_cast<int>(place(first + u));
+          if (e > 0 && __ldg(ind + edges.begin + e - 1) - w.begin >= static_cast<I>(columns[u])) {
+            if (e + 1 == degree) last[row] = static_cast<int16_t>(column);
+            irregular |= e + 1 < degree;
           }
         }
       }
     }
+    irregular |= furthest >= static_cast<U>(w.end - w.begin);
     __syncwarp();
     int bits = 0;  // fewer than edges where one is there twice
-    for (int c = part; c < chunks; c += kLanes) bits += __popc(words[row][c]);
+    uint32_t any = 0;
+    for (int c = part; c < chunks; c += kLanes) {
+      bits += __popc(words[row][c]);
+      any |= static_cast<uint32_t>(words[row][c] != 0) << c;
+    }
     bits += __shfl_xor_sync(kAllLanes, bits, 1);
-    irregular |= __shfl_xor_sync(kAllLanes, irregular, 1);
     irregular |= bits != degree;
+    irregular |= __shfl_xor_sync(kAllLanes, irregular, 1);
+    for (int c = part; irregular && c < chunks; c += kLanes) words[row][c] = 0;
+    any = __reduce_or_sync(kAllLanes, irregular ? 0 : any);
+    if (threadIdx.x % kWarp == 0) active[warp] = any;
     const uint32_t lanes = __ballot_sync(kAllLanes, irregular);
     uint32_t rows = 0;
-#pragma unroll
-    for (int r = 0; r < kWarpRows; ++r) rows |= (lanes >> r * kLanes & 1) << r;
-    __syncwarp();
-    for (int c = part; irregular && c < chunks; c += kLanes) words[row][c] = 0;
-    __syncwarp();
-    uint32_t any = 0;
-    for (int r = 0; lane < chunks && r < kWarpRows; ++r) any |= words[warp * kWarpRows + r][lane];
-    any = __ballot_sync(kAllLanes, any != 0);
-    if (lane == 0) active[warp] = any;
+    for (uint32_t left = lanes & 0x55555555u; left != 0; left &= left - 1) rows |= 1u << (__ffs(left) - 1) / kLanes;
     return rows;
+  }
+
+  __device__ __forceinline__ static void or_shared(uint32_t* word, uint32_t bits) {
+    asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(shared_address(word)), "r"(bits) : "memory");
   }
 };
 
@@ -146,15 +156,15 @@ __device__ __forceinline__ void for_rows_of(uint32_t rows, const Window& w, cons
 
 // The rows of this thread's accumulators: their words of the mask as chunks go by, and the places of their edges.
 // kPositions: whether position() is asked for.
-template <class S, bool kPositions>
+template <bool kPositions>
 class MaskRows {
  public:
   __device__ __forceinline__ MaskRows(const EdgeMask& mask, const Index& ptr, int64_t num_entries, const Window& w)
-      : rows_(&mask.words[window_row<S>(0)][0]) {
+      : rows_(&mask.words[window_row(0)][0]) {
     if constexpr (kPositions) {
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
-        const int row = window_row<S>(v);
+        const int row = window_row(v);
         last_[v] = mask.last[row];
         if (row < w.count) edges_[v] = row_range(ptr, w.first + row, num_entries);
       }
@@ -168,15 +178,14 @@ class MaskRows {
     for (int v = 0; v < 2; ++v) {
       if (kPositions) before_[v] += __popc(word_[v]);
       word_[v] = rows_[8 * v * (kMaxChunks + 1) + chunk];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) shifted_[v][c] = word_[v] >> chunk_row<S>(0, c);
+      shifted_[v] = word_[v] >> chunk_row(0, 0);
     }
   }
 
   // Whether row v has an edge to element (j, c) of the chunk, and the place of that edge in the compressed form.
-  __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v][c] & 1u << 8 * j) != 0; }
+  __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v] & 1u << (8 * j + c)) != 0; }
   __device__ __forceinline__ int64_t position(int v, int j, int c) const {
-    const int row = chunk_row<S>(j, c), column = chunk_ * kChunk + row;
+    const int row = chunk_row(j, c), column = chunk_ * kChunk + row;
     if (column == last_[v]) return edges_[v].end - 1;
     return edges_[v].begin + before_[v] + __popc(word_[v] & ((1u << row) - 1)) - (column > last_[v]);
   }
@@ -184,7 +193,7 @@ class MaskRows {
  private:
   const uint32_t* rows_;
   int chunk_ = 0, before_[2] = {0, 0}, last_[2];
-  uint32_t word_[2] = {0, 0}, shifted_[2][2] = {};
+  uint32_t word_[2] = {0, 0}, shifted_[2] = {};
   Range edges_[2];
 };
 

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(tile::kThreads) blocks_kernel(const __grid_con
   __shared__ EdgeMask mask;
   unsigned long long cost = 0;
   for_windows(a, [&](const Window& w) {
-    const uint32_t irregular = mask.fill(a.rowptr, a.col, a.num_edges, w, true);
+    const uint32_t irregular = mask.fill<true>(a.rowptr, a.col, a.num_edges, w);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = warp * kWarpRows + lane;
     if (lane < kWarpRows && row < w.count && irregular >> lane & 1) {
       cost += row_range(a.rowptr, w.first + row, a.num_edges).size();

@@ -154,3 +154,10 @@ def random(nodes: int, degree: int, device: str = "cpu", dtype: torch.dtype = to
     generator = torch.Generator().manual_seed(nodes)
     degrees = torch.randint(2 * degree + 1, (nodes,), generator=generator).tolist()
     return from_degrees(degrees, nodes).to(device, dtype)
+
+
+def short_rows(num_src: int, device: str = "cpu", dtype: torch.dtype = torch.int32) -> Csr:
+    """So many short rows that groups of lanes take one each; some too long for that, some empty,
+    the last among them."""
+    degrees = [0, 1, 2, 3, 1, 2, 0, 4] * (1 << 12) + [0, 15, 16, 17, 40] * 50 + [1] * 7 + [0] * 30
+    return from_degrees(degrees, num_src).to(device, dtype)

@@ -1,0 +1,69 @@
+"""Graphs of many short rows, which some kernels give to groups of lanes instead of warps."""
+
+import graphs
+import pytest
+import torch
+from calls import SCORES, assert_near, check_backward, check_forward, gradients, make_operands, run
+
+SHAPES = [(1, 4), (1, 128), (3, 8), (5, 16), (2, 7)]
+# Columns are short rows of the backward pass, or, of few sources, long ones.
+SOURCES = [1 << 15, 40]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
+@pytest.mark.parametrize("score", SCORES)
+def test_forward(score, heads, head_dim, dtype, device):
+    graph = graphs.short_rows(SOURCES[0], device)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=heads == 3)
+    check_forward("smmf_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("sources", SOURCES)
+@pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
+@pytest.mark.parametrize("score", SCORES)
+def test_backward(score, heads, head_dim, sources, device):
+    graph = graphs.short_rows(sources, device)
+    operands = make_operands(score, graph, heads, head_dim, edge_terms=heads == 3)
+    check_backward("smmf_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("max_degree", [0, 1, 16, 40, 1 << 20])
+@pytest.mark.parametrize("score", SCORES)
+def test_any_max_degree(score, max_degree, device):
+    """It says what is fast; a wrong one changes no result."""
+    graph = graphs.short_rows(SOURCES[0], device)
+    operands = make_operands(score, graph, 2, 8)
+    leaves = {name: t.requires_grad_() for name, t in operands.items()}
+    found, expected = (
+        run("attention_smmf", score, graph, leaves, max_degree=hint) for hint in (max_degree, 40)
+    )
+    assert_near(found[0], expected[0].double(), 1e-5, "out")
+    assert_near(found[1], expected[1].double(), 1e-5, "lse")
+    grads, expected_grads = (
+        gradients(outputs, leaves, with_lse=True) for outputs in (found, expected)
+    )
+    for name, gradient in grads.items():
+        assert_near(gradient, expected_grads[name].double(), 1e-4, f"gradient of {name}", 1.0)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_dropout_is_that_of_other_methods(score, device):
+    graph = graphs.short_rows(SOURCES[0], device)
+    operands = make_operands(score, graph, 3, 8)
+    options = {"dropout_p": 0.5, "seed": torch.tensor([7], device=device)}
+    found, expected = (
+        run(path, score, graph, operands, **options) for path in ("smmf_fwd", "pmf_fwd")
+    )
+    assert_near(found[0], expected[0].double(), 1e-5, "out")
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_same_bits_twice(score, device):
+    graph = graphs.short_rows(SOURCES[0], device)
+    leaves = {name: t.requires_grad_() for name, t in make_operands(score, graph, 3, 8).items()}
+    first, second = (
+        gradients(run("smmf_fwd", score, graph, leaves), leaves, with_lse=True) for _ in range(2)
+    )
+    for name, gradient in first.items():
+        assert torch.equal(gradient, second[name]), name
