@@ -30,39 +30,44 @@ bool tile_can_run(const Attention& attention) {
          cuda::tile::takes_heads(attention.value.element_size(), attention.head_dim());
 }
 
-// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf, and what they save on each
-// node: lines through the times of both methods on the batches of docs/performance.md (H200, one head of 128).
+// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
+// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128).
 struct TileCost {
   double block, node;
 };
-constexpr TileCost kTileCosts[2][2][2] = {
-    // forward, backward
-    {{{95, 4.6}, {107, 3.8}},   // float32: dot and cosine,
-     {{87, 10.0}, {90, 3.9}}},  // additive
-    {{{42, 6.7}, {43, 4.5}},    // 16 bits
-     {{42, 6.7}, {43, 4.5}}},
+struct TileCosts {
+  TileCost forward, backward;
+};
+constexpr TileCosts kTileCosts[2][3] = {
+    // dot, cosine, additive
+    {{{107, 6.5}, {177, 7.0}}, {{134, 6.5}, {224, 15.5}}, {{112, 7.0}, {142, 9.5}}},  // float32
+    {{{43, 4.5}, {61, 4.0}}, {{46, 5.0}, {83, 9.0}}, {{69, 5.5}, {79, 8.0}}},         // 16 bits
 };
 
 bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
-  const bool half = attention.value.element_size() == 2, additive = attention.score == Score::additive;
-  const auto& cost = kTileCosts[half][additive][pass == Pass::backward];
+  const bool half = attention.value.element_size() == 2;
+  const int score = attention.score == Score::dot ? 0 : attention.score == Score::cosine ? 1 : 2;
+  const auto& costs = kTileCosts[half][score];
+  const auto& cost = pass == Pass::forward ? costs.forward : costs.backward;
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
   return cost.block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
 // of 8 to 128). Forward, smmf reads every row once with cosine scores, and needs no logits with additive ones; for dot
-// scores pmf gathers K, then V, so that only one of them competes for the L2 cache, and in half precision its heads of
-// 64 and 128 go through tensor cores. Narrow heads lie side by side in smmf's warps only. pmf costs launches, and
-// memory for what it stores of edges and heads. Backward, what it stores saves smmf's second pass making it again, as
-// long as it stays near the cache; beyond, that pays where the rest is cheap: additive scores, and tensor cores. Many
-// short rows go to groups of lanes in smmf only.
+// scores of wide heads pmf gathers K, then V, so that only one of them competes for the L2 cache, and in half precision
+// its heads of 64 and 128 go through tensor cores. pmf costs launches, and memory for what it stores of edges and
+// heads. Backward, what it stores saves smmf's second pass making it again, as long as it stays near the cache; beyond,
+// that pays where the rest is cheap: additive scores, tensor cores, and heads of medium size. Narrow heads lie side by
+// side in smmf's warps, and many short rows go to groups of lanes, in smmf only.
 constexpr int64_t kLongRow = 16, kShortRow = 6;  // edges a row, on average
 constexpr int64_t kManyRows = 1 << 15;
-constexpr int64_t kWideHead = 256;                  // bytes
-constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
-constexpr int64_t kStoredBytes = int64_t{1} << 30;  // at the most
+constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
+constexpr int64_t kWorthItsLaunches = 1 << 19;                            // edges times heads
+constexpr int64_t kStoredBytes = int64_t{1} << 30;                        // at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
+
+int64_t head_bytes(const Attention& attention) { return attention.head_dim() * attention.value.element_size(); }
 
 bool goes_through_tensor_cores(const Attention& attention) {
   return attention.value.element_size() == 2 && (attention.head_dim() == 64 || attention.head_dim() == 128);
@@ -70,21 +75,26 @@ bool goes_through_tensor_cores(const Attention& attention) {
 
 // What smmf's warps take several of at once.
 bool has_narrow_heads(const Attention& attention) {
-  return attention.heads() > 1 && attention.head_dim() * attention.value.element_size() < kWideHead &&
-         !goes_through_tensor_cores(attention);
+  const int64_t bytes = head_bytes(attention);
+  return attention.heads() > 1 && bytes <= kNarrowHead && bytes % 16 == 0 && !goes_through_tensor_cores(attention);
+}
+
+// What pmf's two gathers are worth.
+bool has_wide_heads(const Attention& attention) {
+  return head_bytes(attention) >= kWideHead || goes_through_tensor_cores(attention);
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
-  if (attention.score == Score::additive_v2 || has_narrow_heads(attention)) return false;
+  if (attention.score == Score::additive_v2) return false;
   const int64_t bytes = attention.value.element_size();
-  const bool on_tensor_cores = goes_through_tensor_cores(attention);
+  const bool on_tensor_cores = goes_through_tensor_cores(attention), is_dot = attention.score == Score::dot;
   const int64_t rows = attention.num_dst(), edges = attention.num_edges(), edge_heads = edges * attention.heads();
   const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (pass == Pass::forward ? 1 : 2);
-  const bool long_rows = edges >= kLongRow * rows && edge_heads >= kWorthItsLaunches;
-  if (pass == Pass::forward) {
-    return long_rows && (attention.score == Score::dot || on_tensor_cores) && stored <= kStoredBytes;
-  }
-  if (long_rows && (on_tensor_cores || attention.score == Score::additive)) return stored <= kStoredBytes;
+  const bool long_rows = edges >= kLongRow * rows && edge_heads >= kWorthItsLaunches && stored <= kStoredBytes;
+  if (pass == Pass::forward) return long_rows && (is_dot ? has_wide_heads(attention) : on_tensor_cores);
+  if (has_narrow_heads(attention)) return false;
+  const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
+  if (long_rows && (on_tensor_cores || attention.score == Score::additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kShortRow * rows;
   return stored <= kStoredBytesNearCache && bytes != 2 && !short_rows;
 }
@@ -100,8 +110,7 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
   }
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
   const int64_t max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
-  if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold &&
-      !has_narrow_heads(attention)) {
+  if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold && has_wide_heads(attention)) {
     return log(Method::pmf, "max_degree ", max_degree, " >= ", threshold, " scores in shared memory");
   }
   return log(pmf_is_cheaper(attention, pass) ? Method::pmf : Method::smmf, attention.num_edges(), " edges, ",

@@ -97,7 +97,12 @@ def silent_log() -> Iterator[Callable[..., str]]:
     ],
 )
 def test_super_node_check(log, max_degree, dtype, score, expected):
-    assert log(max_degree, dtype, score, "auto").startswith(f"dfgnn: method={expected}: ")
+    found = log(max_degree, dtype, score, "auto", head_dim=128)
+    assert found.startswith(f"dfgnn: method={expected}: ")
+
+
+def test_super_nodes_of_narrow_heads(log):
+    assert log(12288, "float32", "dot", "auto", head_dim=64).startswith("dfgnn: method=smmf: ")
 
 
 @pytest.mark.parametrize(
@@ -109,16 +114,16 @@ def test_super_node_check(log, max_degree, dtype, score, expected):
         ({"score": "cosine", "dtype": "bfloat16", "head_dim": 64}, "pmf"),  # on tensor cores
         ({"score": "additive"}, "smmf"),
         ({"score": "additive_v2"}, "smmf"),
-        ({"heads": 8, "head_dim": 64}, "pmf"),
-        ({"heads": 8, "head_dim": 32}, "smmf"),  # several heads a warp
-        ({"heads": 8, "head_dim": 32, "max_degree": 12288}, "smmf"),
+        ({"heads": 8}, "pmf"),
+        ({"head_dim": 64}, "smmf"),
+        ({"heads": 8, "head_dim": 32}, "smmf"),
         ({"num_edges": 1 << 18}, "smmf"),  # not worth pmf's launches
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
 )
 def test_long_rows(log, other, expected):
     arguments = {"dtype": "float32", "score": "dot", "max_degree": 100, "num_edges": 1 << 19}
-    found = log(method="auto", **arguments | other)
+    found = log(method="auto", **arguments | {"head_dim": 128} | other)
     assert found.startswith(f"dfgnn: method={expected}: ")
 
 
@@ -133,8 +138,10 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         ({"score": "additive_v2"}, "smmf"),
         ({"num_edges": 1 << 20, "heads": 8, "head_dim": 64}, "pmf"),
         ({"num_edges": 1 << 20, "heads": 8, "head_dim": 32}, "smmf"),  # several heads a warp
-        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64}, "smmf"),  # 72 MiB
-        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64, "score": "additive"}, "pmf"),
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128}, "smmf"),  # 72 MiB
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64}, "pmf"),
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64, "score": "cosine"}, "smmf"),
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128, "score": "additive"}, "pmf"),
         ({"num_edges": 6 << 15, "num_rows": 1 << 15}, "pmf"),
         ({"num_edges": 5 << 15, "num_rows": 1 << 15}, "smmf"),  # a group of lanes a row
         (HALF, "pmf"),  # on tensor cores
