@@ -12,6 +12,7 @@ from pyg_dfgnn.bench import (
     backends,
     conversion,
     kernels,
+    launches,
     layers,
     operands,
     registry,
@@ -49,6 +50,19 @@ def test_layers_memory(layer, edge_dim, lab):
     ours, theirs = ([row[n] for n in ("first_peak", "later_peak", "kept")] for row in rows)
     assert min(theirs[:2]) > edges * 4 * 32 * 4
     assert max(ours) < edges * 4 * 32 * 4
+
+
+@pytest.mark.parametrize("backend", ["auto", "pyg"])
+def test_launches(backend, lab, monkeypatch):
+    monkeypatch.setattr(launches, "CALLS", 20)
+    row = take(launches.Launches("Cora", "dot", "fp32", backend, 2, 8), lab)
+    assert "note" not in row, row
+    times = {name for name in row if name.endswith("_ms")}
+    expected = {"eager_forward_ms", "eager_forward_backward_ms"}
+    if lab.device == "cuda" and backend == "auto":
+        expected |= {"graph_forward_ms", "graph_forward_backward_ms"}
+    assert times == expected
+    assert all(row[name][0] > 0 for name in times)
 
 
 @pytest.mark.parametrize("name", ["PATTERN", "CLUSTER", "MNIST", "CIFAR10", "PascalVOC-SP"])

@@ -11,6 +11,7 @@ from .accuracy import Accuracy
 from .attention import Attention
 from .case import Case
 from .conversion import ORDERS, PRECOMPUTED, Conversion
+from .launches import Launches
 from .layers import Layer
 from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, TREES
 from .reordering import Reordering
@@ -134,6 +135,14 @@ def stars(scope: Scope) -> Iterator[Case]:
             yield Attention(name, 1, "dot", dtype, "auto")
 
 
+def launches(scope: Scope) -> Iterator[Case]:
+    for name in scope.select(*("Cora", "CiteSeer", "PubMed")[: 1 if scope.quick else None]):
+        for dtype in scope.dtypes:
+            for score in ("dot", "additive"):
+                for backend in ("auto", "pyg"):
+                    yield Launches(name, score, dtype, backend)
+
+
 def features(scope: Scope) -> Iterator[Case]:
     for name in scope.select(*spread(scope)):
         for dtype in scope.dtypes:
@@ -226,6 +235,7 @@ SECTIONS = {
     "techniques": Section("Single techniques", techniques),
     "reordering": Section("Order of nodes", reordering),
     "stars": Section("Stars", stars),
+    "launches": Section("Launches", launches),
     "features": Section("Feature sizes", features),
     "batch-size": Section("Batch sizes", batch_size),
     "heads": Section("Heads", heads),

@@ -5,7 +5,17 @@ from statistics import mean, stdev
 
 from . import backends, steps
 from .case import Row
-from .labels import MODELS, distinct, graph, median_of, milliseconds, size, unordered, where
+from .labels import (
+    MODELS,
+    PASSES,
+    distinct,
+    graph,
+    median_of,
+    milliseconds,
+    size,
+    unordered,
+    where,
+)
 from .layers import GIB
 from .table import Table, pivot
 
@@ -101,6 +111,23 @@ def reordering(rows: list[Row]) -> list[Table]:
 def stars(rows: list[Row]) -> list[Table]:
     index = {"graph": graph, "nodes, edges": sizes(rows)}
     return [pivot(f"GT (dot), pyg_dfgnn: {MS}", rows, index, dtype)]
+
+
+def launches(rows: list[Row]) -> list[Table]:
+    def microseconds(row: Row, name: str) -> str:
+        times = [row.get(f"{name}_{passes}") for passes in PASSES]
+        if times == [None, None]:
+            return "–"
+        scaled = (time and [1000 * part for part in time] for time in times)
+        return " / ".join(milliseconds(time) for time in scaled)
+
+    columns = ["graph", "nodes, edges", "model", "dtype", "", "eager", "CUDA graph", "note"]
+    lines = []
+    for row in rows:
+        line = [graph(row), size(row), MODELS[row["score"]], row["dtype"], backend(row)]
+        times = [microseconds(row, name) for name in ("eager", "graph")]
+        lines.append([*line, *times, row["note"]])
+    return [Table("A call: forward / forward+backward, µs", columns, lines)]
 
 
 def features(rows: list[Row]) -> list[Table]:
@@ -221,6 +248,7 @@ TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
     "techniques": techniques,
     "reordering": reordering,
     "stars": stars,
+    "launches": launches,
     "features": features,
     "batch-size": batch_sizes,
     "heads": heads,

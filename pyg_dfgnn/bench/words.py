@@ -65,6 +65,11 @@ SECTION_TEXTS = {
         "node has all, as destination (in) or as source (out); in a star of stars the root shares "
         "them evenly with its neighbours. Nodes are numbered at random."
     ),
+    "launches": (
+        "Graphs so small that launching kernels takes longer than they run: wall time a call in a "
+        "loop of 1000 from Python, and on a GPU the time of a replay of a CUDA graph that the "
+        "call was captured in. Inputs are the same each time, and in the cache."
+    ),
     "features": ("From 16 to 256 features of the head."),
     "batch-size": ("Batches from few graphs to many."),
     "heads": ("One head of 128 features, and eight of 16."),

@@ -1,0 +1,82 @@
+"""What a call takes on graphs so small that launching its kernels takes longer than they run."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from .backends import BACKENDS
+from .case import Case, Row
+from .lab import Lab
+from .measure import Timing, time_ms, wait
+from .operands import DTYPES, Reference, leaves, make_operands
+
+CALLS, LOOPS = 1000, 5
+
+
+@dataclass(frozen=True)
+class Launches(Case):
+    """Wall time a call of loops of eager calls, and on a GPU the time of replays of a CUDA graph
+    that such a call was captured in. Inputs are the same each time, and in the L2 cache."""
+
+    kind: ClassVar[str] = "launches"
+    workload: str
+    score: str
+    dtype: str
+    backend: str
+    heads: int = 1
+    head_dim: int = 128
+
+    def measure(self, lab: Lab, row: Row) -> None:
+        workload = lab.workload(self.workload, 1)
+        row |= workload.statistics()
+        shape = (workload.num_nodes, self.heads, self.head_dim)
+        operands = make_operands(self.score, *shape, DTYPES[self.dtype], lab.device)
+        call = BACKENDS[self.backend](self.score, workload)
+        reference = Reference(self.score, workload, operands)
+
+        def forward() -> torch.Tensor:
+            with torch.no_grad():
+                return call(operands)
+
+        def forward_backward() -> tuple[torch.Tensor, ...]:
+            parameters = tuple(leaves(operands).values())
+            return torch.autograd.grad(call(operands), parameters, reference.grad_out)
+
+        wrong = [reference.check_out(forward()), reference.check_grads(forward_backward())]
+        row["note"] = " ".join(filter(None, wrong))
+        for name, passes in (("forward", forward), ("forward_backward", forward_backward)):
+            row[f"eager_{name}_ms"] = wall_ms(passes, lab.device).rounded()
+            if lab.device == "cuda" and self.backend == "auto":
+                replay = captured(passes)
+                row[f"graph_{name}_ms"] = time_ms(replay, "cuda", lab.budget_ms).rounded()
+
+
+def wall_ms(call: Callable[[], object], device: str) -> Timing:
+    """Of a call, in loops of many."""
+    calls = CALLS if device == "cuda" else CALLS // 20
+    times = []
+    for loop in range(LOOPS + 1):
+        wait(device)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        wait(device)
+        if loop > 0:  # the first one warms up
+            times.append(1000 * (time.perf_counter() - start) / calls)
+    return Timing.of(times)
+
+
+def captured(call: Callable[[], object]) -> Callable[[int], None]:
+    """Replays of a CUDA graph of ``call``, which has been called before."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return lambda _: graph.replay()
