@@ -70,8 +70,9 @@ struct Gradients {
 
 // A workspace is device memory of as many bytes as *_workspace says, aligned to 16; null where that is 0.
 
-// SMMF, Shared Memory Maximization Fusion: one kernel forward, and backward one a side. Workspaces are for pieces of
-// long rows, 4 bytes an edge at the most.
+// SMMF, Shared Memory Maximization Fusion: one pass over the edges forward, and backward one a side. Short rows have a
+// kernel of their own. Workspaces are for pieces of long rows: at the most 4 bytes an edge or 8 MiB, twice that of
+// float64, whichever is more.
 size_t smmf_fwd_workspace(const Attention& attention);
 cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
 size_t smmf_bwd_workspace(const Attention& attention);
@@ -93,7 +94,7 @@ cudaError_t tile_fwd(const Attention& attention, const Outputs& outputs, cudaStr
 cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 
 // Whether a block of the current device has the shared memory for tile_bwd: float32 heads of more than 64 features need
-// 109 KiB, and there are 99 on compute capability 8.6, 8.9 and 12.0.
+// 106 KiB, and there are 99 on compute capability 8.6, 8.9 and 12.0.
 bool tile_bwd_fits(const Attention& attention);
 
 }  // namespace dfgnn::cuda

@@ -25,7 +25,7 @@ __device__ __forceinline__ EdgeGradient<typename Typed<T>::A> edge_gradient(
   return {keep * p, ds, ds * s.slope};
 }
 
-// delta_i, one warp a (row, head).
+// delta_i, S::kLanes lanes a (row, head).
 template <class S>
 __global__ void delta_kernel(Typed<typename S::T> a, Gradients g) {
   using T = typename S::T;

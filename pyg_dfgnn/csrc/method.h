@@ -14,8 +14,7 @@ enum class Pass { forward, backward };
 // device:
 // - tile is taken where its blocks of nodes, made of dense products, are cheaper than smmf's edges;
 // - a super node makes it pmf where heads are wide only (512 bytes, or on tensor cores): narrower ones are faster in
-// smmf,
-//   whose long rows go in pieces;
+//   smmf, whose long rows go in pieces;
 // - pmf is taken also without a super node where rows are long and what it stores is small enough, or, backward, where
 //   that is next to nothing; never for additive_v2, nor where smmf takes narrow heads or short rows side by side.
 //
