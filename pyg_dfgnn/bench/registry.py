@@ -1,6 +1,7 @@
 """The data sets of the DF-GNN paper, and Tolokers: the data where it is there, else stand-ins."""
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -8,12 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch_geometric import datasets as pyg
 from torch_geometric.data import Data
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.storage import GlobalStorage
 
 from .. import datasets
 from . import stand_ins
 from .workload import Workload, join
+
+GRAPH_CLASSES = (Data, DataEdgeAttr, DataTensorAttr, GlobalStorage)  # of what a file holds
 
 
 class DataSet(NamedTuple):
@@ -81,10 +87,11 @@ def _long_range(name: str) -> Callable[[str], Any]:
 
 def _ogb(name: str, kind: str) -> Callable[[str], Any]:
     def load(root: str) -> Data:
-        import importlib
-
         module = importlib.import_module(f"ogb.{kind}proppred")
-        return getattr(module, f"Pyg{kind.capitalize()}PropPredDataset")(name, root)[0]
+        make = getattr(module, f"Pyg{kind.capitalize()}PropPredDataset")
+        # It reads back a graph that it wrote, in a way that torch allows tensors alone.
+        with torch.serialization.safe_globals(list(GRAPH_CLASSES)):
+            return make(name, root)[0]
 
     return load
 
