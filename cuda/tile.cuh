@@ -256,9 +256,14 @@ class Rows {
 template <class S, int kBuffers>
 class Ring {
  public:
+  __device__ __forceinline__ explicit Ring(unsigned char* buffers) : buffers_(buffers) {}
+
+  // To be called kBuffers - 1 times before next().
   template <class Start>
-  __device__ __forceinline__ Ring(unsigned char* buffers, const Start& start) : buffers_(buffers) {
-    for (int i = 1; i < kBuffers; ++i) push(start);
+  __device__ __forceinline__ void push(const Start& start) {
+    start(buffers_ + to_fill_ * S::kChunkBytes);
+    commit_copies();
+    to_fill_ = to_fill_ == kBuffers - 1 ? 0 : to_fill_ + 1;
   }
 
   // The next chunk, when all threads have it; the one before must be done with, its place is taken.
@@ -271,13 +276,6 @@ class Ring {
   }
 
  private:
-  template <class Start>
-  __device__ __forceinline__ void push(const Start& start) {
-    start(buffers_ + to_fill_ * S::kChunkBytes);
-    commit_copies();
-    to_fill_ = to_fill_ == kBuffers - 1 ? 0 : to_fill_ + 1;
-  }
-
   unsigned char* buffers_;
   int to_fill_ = 0;
 };

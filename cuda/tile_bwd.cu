@@ -141,7 +141,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
                 *keys = queries + S::kWindowBytes;
   const Rows<S> value_rows(a, a.value, h), key_rows(a, a.src, h);
   Rows<S>(a, g.grad_out, h).template stage<kWindow>(grads, w.first, w.first + w.count);
-  value_rows.stage(values, w.begin, w.end);  // most likely the first chunk has edges
+  if (w.is_narrow()) value_rows.stage(values, w.begin, w.end);
   if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
   uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
   wait_for_copies();
@@ -166,7 +166,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   const auto stage_values = [&](uint32_t chunks) {
     if (chunks != 0) value_rows.stage(values, w.begin + (__ffs(chunks) - 1) * kChunk, w.end);
   };
-  if ((active & 1) == 0) stage_values(active);
+  if (!w.is_narrow() || (active & 1) == 0) stage_values(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
@@ -229,7 +229,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
                 *queries = keys + S::kWindowBytes;
   const Rows<S> grad_rows(a, g.grad_out, h), query_rows(a, a.dst, h);
   Rows<S>(a, a.value, h).template stage<kWindow>(values, w.first, w.first + w.count);
-  grad_rows.stage(grads, w.begin, w.end);  // most likely the first chunk has edges
+  if (w.is_narrow()) grad_rows.stage(grads, w.begin, w.end);
   if (kNeedsDots) Rows<S>(a, a.src, h).template stage<kWindow>(keys, w.first, w.first + w.count);
   uint32_t irregular = mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
   __syncthreads();
@@ -250,8 +250,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   const auto stage_grads = [&](uint32_t chunks) {
     if (chunks != 0) grad_rows.stage(grads, w.begin + (__ffs(chunks) - 1) * kChunk, w.end);
   };
-  if ((active & 1) == 0) {
-    wait_for_copies();
+  if (!w.is_narrow() || (active & 1) == 0) {
+    wait_for_copies();  // into the same places, thread by thread
     stage_grads(active);
   }
   for (uint32_t left = active; left != 0; left &= left - 1) {
@@ -313,13 +313,13 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 || !kRows
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g) {
   extern __shared__ __align__(16) unsigned char stages[];
   __shared__ EdgeMask mask;
-  for_windows(a, [&](const Window& w) {
-    if constexpr (kRows) {
-      rows_window<score, S, kPositions>(a, g, w, mask, stages);
-    } else {
-      columns_window<score, S, kPositions>(a, g, w, mask, stages);
-    }
-  });
+  Window w;
+  if (!find_window(a, w)) return;
+  if constexpr (kRows) {
+    rows_window<score, S, kPositions>(a, g, w, mask, stages);
+  } else {
+    columns_window<score, S, kPositions>(a, g, w, mask, stages);
+  }
 }
 
 template <Score score, class S>

@@ -42,10 +42,33 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
                                                EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
-  unsigned char* queries = stages;
+  unsigned char *queries = stages, *buffers = stages + (kNeedsDots ? S::kWindowBytes : 0);
+  const Rows<S> key_rows(a, a.src, h), value_rows(a, a.value, h);
+  uint32_t to_start = 1;  // chunks: of each the keys, then the values
+  bool is_value = !kNeedsDots;
+  const auto start = [&](unsigned char* to) {
+    if (to_start == 0) return;
+    key_rows.or_else(is_value, value_rows).stage(to, w.begin + (__ffs(to_start) - 1) * kChunk, w.end);
+    if (is_value) to_start &= to_start - 1;
+    is_value = !kNeedsDots || !is_value;
+  };
+
   if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
+  Ring<S, kBuffers<S>> ring(buffers);
+  if (w.is_narrow()) ring.push(start);
   uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
   __syncthreads();
+  const uint32_t active = mask.all_active(), mine = mask.active[warp];
+  if (w.is_narrow() && (active & 1) != 0) {
+    to_start = kNeedsDots ? active : active & ~1u;
+  } else {
+    wait_for_copies();  // others come into the same places, thread by thread
+    ring = Ring<S, kBuffers<S>>(buffers);
+    to_start = active;
+    is_value = !kNeedsDots;
+    ring.push(start);
+  }
+  for (int n = 2; n < kBuffers<S>; ++n) ring.push(start);
 
   int i[2];
   float dst[2], m[2], sum[2] = {};
@@ -56,21 +79,9 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     m[v] = -INFINITY;
   }
   MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
-  const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
-  const Rows<S> key_rows(a, a.src, h), value_rows(a, a.value, h);
   Features<S> out = {};
   bool is_empty = true;
-
-  uint32_t to_start = active;  // chunks: of each the keys, then the values
-  bool is_value = !kNeedsDots;
-  const auto start = [&](unsigned char* to) {
-    if (to_start == 0) return;
-    key_rows.or_else(is_value, value_rows).stage(to, w.begin + (__ffs(to_start) - 1) * kChunk, w.end);
-    if (is_value) to_start &= to_start - 1;
-    is_value = !kNeedsDots || !is_value;
-  };
-  Ring<S, kBuffers<S>> ring(stages + (kNeedsDots ? S::kWindowBytes : 0), start);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
@@ -156,7 +167,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
     tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs) {
   extern __shared__ __align__(16) unsigned char stages[];
   __shared__ EdgeMask mask;
-  for_windows(a, [&](const Window& w) { forward_window<score, S, kPositions>(a, outputs, w, mask, stages); });
+  Window w;
+  if (find_window(a, w)) forward_window<score, S, kPositions>(a, outputs, w, mask, stages);
 }
 
 }  // namespace

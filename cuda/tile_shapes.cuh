@@ -48,7 +48,7 @@ cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cud
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(a.num_tiles), static_cast<unsigned>(a.heads));
+  const dim3 grid(blocks_of(a.num_tiles), static_cast<unsigned>(a.heads));
   kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments...);
   return cudaGetLastError();
 }

@@ -13,19 +13,24 @@ struct Window {
   int first, count;  // rows
 
   __device__ __forceinline__ int chunks() const { return (end - begin + kChunk - 1) / kChunk; }
+
+  // Whether it is worth while to fetch the tile's first chunk before it is known to have edges of the window.
+  __device__ __forceinline__ bool is_narrow() const { return chunks() <= 8; }
 };
 
-// Calls visit(Window) for the block's windows. Block t has the first window of the tile that begins in [64 t, 64 t +
-// 64), or, where none does, that window of an earlier tile which comes t - its block later. Where that block has a tile
-// of its own (at the end of a tile), the tile's first block has its last window too.
-template <class Visit>
-__device__ __forceinline__ void for_windows(const Attention& a, const Visit& visit) {
-  const int t = blockIdx.x, nodes = static_cast<int>(a.num_dst);
+// The block's window, if it has one, of a grid of blocks_of(strides) by heads. Of the first `strides` blocks, block t
+// has the first window of the tile that begins in [64 t, 64 t + 64), or, where none does, that window of an earlier
+// tile which comes t - its block later. Where that block has a tile of its own (at the end of a tile), block strides +
+// t of the tile's first block t has its last window.
+__device__ __forceinline__ bool find_window(const Attention& a, Window& window) {
+  const int strides = static_cast<int>(a.num_tiles), nodes = static_cast<int>(a.num_dst);
+  const bool is_last = blockIdx.x >= static_cast<unsigned>(strides);
+  const int t = static_cast<int>(blockIdx.x) - (is_last ? strides : 0);
   const auto boundary = [&](int i) { return static_cast<int>(clamp_to(a.tiles[i], nodes)); };
   const int end = boundary(t + 1);
   int owner = t, begin = boundary(t);
   if (begin >= end) {
-    if (begin <= t * kStride) return;
+    if (is_last || begin <= t * kStride) return false;
     const int lane = threadIdx.x % kWarp;  // the last with an earlier boundary; most likely near
     const uint32_t earlier = __ballot_sync(kAllLanes, lane < t && boundary(max(t - 1 - lane, 0)) < end);
     owner = t - __ffs(earlier);
@@ -40,15 +45,13 @@ __device__ __forceinline__ void for_windows(const Attention& a, const Visit& vis
     begin = boundary(owner);
   }
   const int size = window_rows(end - begin), last = (end - begin - 1) / size;
-  const bool last_is_mine = owner == t && last > 0 && (t + last + 1) * kStride > end && end < nodes;
-  const int step = last_is_mine ? last * size : end;
-#pragma unroll 1
-  for (int first = begin + (t - owner) * size; first < end; first += step) {
-    wait_for_copies();  // shared memory is the previous window's
-    __syncthreads();
-    visit(Window{begin, end, first, min(size, end - first)});
-  }
+  if (is_last && (last == 0 || (t + last + 1) * kStride <= end || end >= nodes)) return false;
+  const int first = begin + (is_last ? last : t - owner) * size;
+  window = {begin, end, first, min(size, end - first)};
+  return first < end;
 }
+
+inline unsigned blocks_of(int64_t strides) { return static_cast<unsigned>(2 * strides); }
 
 struct EdgeMask {
   static constexpr int kNone = kMaxChunks * kChunk;

@@ -55,16 +55,16 @@ __global__ void tiles_kernel(FindTiles t, const int* reach) {
 __global__ void __launch_bounds__(tile::kThreads) blocks_kernel(const __grid_constant__ Attention a, int64_t* blocks) {
   using namespace tile;
   __shared__ EdgeMask mask;
+  Window w;
+  if (!find_window(a, w)) return;
+  const uint32_t irregular = mask.fill<true>(a.rowptr, a.col, a.num_edges, w);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = warp * kWarpRows + lane;
   unsigned long long cost = 0;
-  for_windows(a, [&](const Window& w) {
-    const uint32_t irregular = mask.fill<true>(a.rowptr, a.col, a.num_edges, w);
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = warp * kWarpRows + lane;
-    if (lane < kWarpRows && row < w.count && irregular >> lane & 1) {
-      cost += row_range(a.rowptr, w.first + row, a.num_edges).size();
-    }
-    __syncthreads();
-    if (lane == 0) cost += __popc(mask.active[warp]);
-  });
+  if (lane < kWarpRows && row < w.count && irregular >> lane & 1) {
+    cost = row_range(a.rowptr, w.first + row, a.num_edges).size();
+  }
+  __syncwarp();
+  if (lane == 0) cost += __popc(mask.active[warp]);
   if (cost > 0) atomicAdd(reinterpret_cast<unsigned long long*>(blocks), cost);
 }
 
@@ -96,7 +96,7 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
     a.num_edges = t.num_edges;
     a.tiles = {t.tiles, false};
     a.num_tiles = strides;
-    blocks_kernel<<<static_cast<unsigned>(strides), tile::kThreads, 0, stream>>>(a, t.blocks);
+    blocks_kernel<<<tile::blocks_of(strides), tile::kThreads, 0, stream>>>(a, t.blocks);
   }
   return cudaGetLastError();
 }
