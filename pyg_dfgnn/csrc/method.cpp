@@ -30,29 +30,6 @@ bool tile_can_run(const Attention& attention) {
          cuda::tile::takes_heads(attention.value.element_size(), attention.head_dim());
 }
 
-// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
-// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128).
-struct TileCost {
-  double block, node;
-};
-struct TileCosts {
-  TileCost forward, backward;
-};
-constexpr TileCosts kTileCosts[2][3] = {
-    // dot, cosine, additive
-    {{{107, 6.5}, {177, 7.0}}, {{134, 6.5}, {224, 15.5}}, {{112, 7.0}, {142, 9.5}}},  // float32
-    {{{43, 4.5}, {61, 4.0}}, {{46, 5.0}, {83, 9.0}}, {{69, 5.5}, {79, 8.0}}},         // 16 bits
-};
-
-bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
-  const bool half = attention.value.element_size() == 2;
-  const int score = attention.score == Score::dot ? 0 : attention.score == Score::cosine ? 1 : 2;
-  const auto& costs = kTileCosts[half][score];
-  const auto& cost = pass == Pass::forward ? costs.forward : costs.backward;
-  const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
-  return cost.block * static_cast<double>(blocks) < edges + cost.node * nodes;
-}
-
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
 // of 8 to 128). Forward, smmf reads every row once with cosine scores, and needs no logits with additive ones; for dot
 // scores of wide heads pmf gathers K, then V, so that only one of them competes for the L2 cache, and in half precision
@@ -82,6 +59,32 @@ bool has_narrow_heads(const Attention& attention) {
 // What pmf's two gathers are worth.
 bool has_wide_heads(const Attention& attention) {
   return head_bytes(attention) >= kWideHead || goes_through_tensor_cores(attention);
+}
+
+// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
+// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of heads
+// that smmf takes several of at once, a block costs so many times that (8 heads of 16, PATTERN and CLUSTER).
+struct TileCost {
+  double block, node;
+};
+struct TileCosts {
+  TileCost dot, cosine, additive;
+  double narrow;
+};
+constexpr TileCosts kTileCosts[2][2] = {
+    // forward, backward
+    {{{100, 5.5}, {116, 5.5}, {97, 5.0}, 1.7}, {{147, 6.0}, {179, 11.0}, {124, 9.0}, 1.2}},  // float32
+    {{{37, 3.5}, {38, 3.5}, {43, 4.5}, 2.3}, {{56, 3.5}, {73, 7.0}, {50, 6.5}, 2.3}},        // 16 bits
+};
+
+bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
+  const auto& costs = kTileCosts[attention.value.element_size() == 2][pass == Pass::backward];
+  const auto& cost = attention.score == Score::dot      ? costs.dot
+                     : attention.score == Score::cosine ? costs.cosine
+                                                        : costs.additive;
+  const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
+  const double block = cost.block * (has_narrow_heads(attention) ? costs.narrow : 1);
+  return block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
