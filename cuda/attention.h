@@ -89,7 +89,7 @@ size_t pmf_bwd_workspace(const Attention& attention);
 cudaError_t pmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
 
 // Tile: masked dense attention on tensor cores within tiles, runs of nodes whose edges stay inside them (num_dst ==
-// num_src). Correct for any graph and any tiles, fast where most pairs of nodes of a tile are edges.
+// num_src). Correct for any graph, wherever `tiles` cuts it, fast where most pairs of nodes of a tile are edges.
 cudaError_t tile_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 

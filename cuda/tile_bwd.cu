@@ -114,7 +114,7 @@ __device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a
                                                                const Dropout<float>& dropout) {
   if (kPositions && !has) return {0, 0, 0};
   const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
-  const float p = has ? exp2_of(kLogitUnit<kPositions> * s.value - row.lse) : 0;
+  const float p = has ? exp2_of(kLogitUnit<score, kPositions> * s.value - row.lse) : 0;
   const float keep = kPositions ? dropout.factor(e, h) : 1;
   const float ds = has ? p * (keep * dp - row.delta) : 0;
   return {keep * p, ds, ds * s.slope};
@@ -155,7 +155,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     float delta = dot_with_out<S>(a, g, grads, v, i[v], h);
     if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i[v], h));
     if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
-    row[v] = {kTermUnit<kPositions> * dst_term<score>(a, i[v], h), kLog2e * a.at(g.lse, a.scalar(i[v], h)), delta};
+    row[v] = {kTermUnit<score, kPositions> * dst_term<score>(a, i[v], h), kLog2e * a.at(g.lse, a.scalar(i[v], h)),
+              delta};
   }
   MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
@@ -187,7 +188,6 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
         const float src = score == Score::dot ? 1 : of_chunk_row(lane_src, j, c);
-        const float term = score == Score::additive ? src * kTermUnit<kPositions> : src;
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
           const int64_t e = kPositions ? edges.position(v, j, c) : 0;
@@ -216,7 +216,6 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     }
     irregular |= rows_not_zero(infinite, v);
   }
-  __syncwarp();  // delta
   for_rows_of(irregular, w, [&](int n) { backward_row<score, S>(a, g, n, h); });
 }
 
@@ -239,7 +238,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     node[v] = min(w.first + window_row(v), w.first + w.count - 1);
-    src[v] = kTermUnit<kPositions> * src_term<score>(a, node[v], h);
+    src[v] = kTermUnit<score, kPositions> * src_term<score>(a, node[v], h);
   }
   MaskRows<kPositions> edges(mask, a.colptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
@@ -258,7 +257,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    const auto lane_row = RowTerms::of<score>(a, g, lane_node, h);
+    const RowTerms lane_row = RowTerms::of<score>(a, g, lane_node, h);
     wait_for_copies();
     __syncthreads();
     if (kNeedsDots) query_rows.stage(queries, first, w.end);
@@ -273,15 +272,13 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
         const RowTerms row = lane_row.of_chunk_row<score>(j, c);
-        const RowTerms with_unit{score == Score::additive ? row.dst * kTermUnit<kPositions> : row.dst, row.lse,
-                                 row.delta};
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
           const bool has = edges.has(v, j, c);
           int64_t e = 0;
           if (kPositions && has) e = clamp_to(a.perm[edges.position(v, j, c)], a.num_edges - 1);
-          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], with_unit, src[v],
-                                                            e, h, dropout);
+          const auto d =
+              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h, dropout);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
           p[j][2 * v + c] = d.weight;
           grad_scalar[v] += d.operand;

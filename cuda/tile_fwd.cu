@@ -75,7 +75,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     i[v] = min(w.first + window_row(v), w.first + w.count - 1);
-    dst[v] = kTermUnit<kPositions> * dst_term<score>(a, i[v], h);
+    dst[v] = kTermUnit<score, kPositions> * dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
   }
   MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    const float lane_src = src_term<score>(a, lane_node, h) * (score == Score::additive ? kTermUnit<kPositions> : 1);
+    const float lane_src = src_term<score>(a, lane_node, h);
     const unsigned char* keys = kNeedsDots ? ring.next(start) : nullptr;
     Logits p = {};
     if (works) {
@@ -101,8 +101,9 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         for (int v = 0; v < 2; ++v) {
           float& s = p[j][2 * v + c];
           const int64_t e = kPositions ? edges.position(v, j, c) : 0;
-          s = edges.has(v, j, c) ? kLogitUnit<kPositions> * logit_of<score, kPositions>(a, s, dst[v], src, e, h).value
-                                 : -INFINITY;
+          s = edges.has(v, j, c)
+                  ? kLogitUnit<score, kPositions> * logit_of<score, kPositions>(a, s, dst[v], src, e, h).value
+                  : -INFINITY;
           largest[v] = max(largest[v], s);
         }
       }
@@ -157,7 +158,9 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       store_row<S>(out, v, sum[v] == 0 ? 0 : 1 / sum[v], a.features(outputs.out, i[v], h), a.head_dim);
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h)] = m[v] * kLn2 + log(sum[v]);
     }
-    irregular |= rows_not_zero(nan_if_infinite<S>(out, v), v);
+    // Logits near the lowest number are -inf in powers of two.
+    const bool may_be_finite = m[v] == -INFINITY && edges.has_had(v);
+    irregular |= rows_not_zero(may_be_finite ? m[v] : nan_if_infinite<S>(out, v), v);
   }
   for_rows_of(irregular, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
 }

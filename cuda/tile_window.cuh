@@ -4,6 +4,8 @@
 // backward pass over sources "rows" are columns and the compressed form is the CSC.
 #pragma once
 
+#include <type_traits>
+
 #include "tile.cuh"
 
 namespace dfgnn::cuda::tile {
@@ -43,6 +45,7 @@ __device__ __forceinline__ bool find_window(const Attention& a, Window& window) 
       owner = low;
     }
     begin = boundary(owner);
+    if (begin >= end) return false;
   }
   const int size = window_rows(end - begin), last = (end - begin - 1) / size;
   if (is_last && (last == 0 || (t + last + 1) * kStride <= end || end >= nodes)) return false;
@@ -148,9 +151,10 @@ struct EdgeMask {
   }
 };
 
-// Calls visit(row) for the rows of a set that fill() gave.
+// Calls visit(row) for the rows of a set that fill() gave; what the warp has stored of them before comes first.
 template <class Visit>
 __device__ __forceinline__ void for_rows_of(uint32_t rows, const Window& w, const Visit& visit) {
+  __syncwarp();
   for (; rows != 0; rows &= rows - 1) {
     const int row = threadIdx.x / kWarp * kWarpRows + __ffs(rows) - 1;
     if (row < w.count) visit(w.first + row);
@@ -181,9 +185,13 @@ class MaskRows {
     for (int v = 0; v < 2; ++v) {
       if (kPositions) before_[v] += __popc(word_[v]);
       word_[v] = rows_[8 * v * (kMaxChunks + 1) + chunk];
+      all_[v] |= word_[v];
       shifted_[v] = word_[v] >> chunk_row(0, 0);
     }
   }
+
+  // Whether row v has had an edge, in any chunk.
+  __device__ __forceinline__ bool has_had(int v) const { return all_[v] != 0; }
 
   // Whether row v has an edge to element (j, c) of the chunk, and the place of that edge in the compressed form.
   __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v] & 1u << (8 * j + c)) != 0; }
@@ -196,7 +204,7 @@ class MaskRows {
  private:
   const uint32_t* rows_;
   int chunk_ = 0, before_[2] = {0, 0}, last_[2];
-  uint32_t word_[2] = {0, 0}, shifted_[2] = {};
+  uint32_t word_[2] = {0, 0}, shifted_[2] = {}, all_[2] = {0, 0};
   Range edges_[2];
 };
 

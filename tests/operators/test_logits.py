@@ -27,8 +27,12 @@ ROWS = {
 
 
 def with_logits(score: str, row: list[float], device: str, dtype: torch.dtype):
-    """A row with these logits beside an ordinary one: operands that score 0, and a bias."""
-    graph = graphs.from_degrees([len(row), 3], 9).to(device)
+    """A row with these logits beside an ordinary one: operands that score 0, and a bias.
+
+    The graph is one that the tile kernels take: as many sources as destinations, no edge twice.
+    """
+    empty: list[list[int]] = [[]] * 38
+    graph = graphs.from_rows([[*range(len(row))], [4, 1, 3], *empty], 40).to(device)
     operands = make_operands(score, graph, 1, 16, dtype, edge_terms=True)
     zeroed = {
         "dot": ["q"],
@@ -67,7 +71,7 @@ def test_backward(score, path, row, dtype, device):
 @pytest.mark.parametrize("score", SCORES)
 def test_large_products(score, path, device):
     """Operands whose logits are large and exact in float32: only differences count."""
-    graph = graphs.mixed(device)
+    graph = graphs.batch([10, 33], 0.7).to(device)
     operands = make_operands(score, graph, 2, 8)
     if score == "cosine":
         operands["beta"] = torch.tensor([512.0], device=device)
