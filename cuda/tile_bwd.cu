@@ -69,11 +69,11 @@ __device__ __noinline__ void backward_column(const Typed<typename S::T>& a, cons
 
 // What a node brings to the gradients of its row's logits.
 struct RowTerms {
-  float dst, lse, delta;  // lse in powers of two
+  float dst, lse, delta;
 
   template <Score score, class T>
   __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, int i, int h) {
-    return {dst_term<score>(a, i, h), kLog2e * a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h))};
+    return {dst_term<score>(a, i, h), a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h))};
   }
 
   // Those of a chunk's row, this being what a lane has, of the row of its number.
@@ -114,7 +114,7 @@ __device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a
                                                                const Dropout<float>& dropout) {
   if (kPositions && !has) return {0, 0, 0};
   const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
-  const float p = has ? exp2_of(kLogitUnit<score, kPositions> * s.value - row.lse) : 0;
+  const float p = has ? exp2_of(kLog2e * (s.value - row.lse)) : 0;
   const float keep = kPositions ? dropout.factor(e, h) : 1;
   const float ds = has ? p * (keep * dp - row.delta) : 0;
   return {keep * p, ds, ds * s.slope};
@@ -155,8 +155,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     float delta = dot_with_out<S>(a, g, grads, v, i[v], h);
     if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i[v], h));
     if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
-    row[v] = {kTermUnit<score, kPositions> * dst_term<score>(a, i[v], h), kLog2e * a.at(g.lse, a.scalar(i[v], h)),
-              delta};
+    row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), delta};
   }
   MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
@@ -192,8 +191,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
         for (int v = 0; v < 2; ++v) {
           const int64_t e = kPositions ? edges.position(v, j, c) : 0;
           const bool has = edges.has(v, j, c);
-          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], term, e,
-                                                            h, dropout);
+          const auto d =
+              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e, h, dropout);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
           grad_scalar[v] += d.operand;
           if (kPositions && has) {
@@ -238,7 +237,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     node[v] = min(w.first + window_row(v), w.first + w.count - 1);
-    src[v] = kTermUnit<score, kPositions> * src_term<score>(a, node[v], h);
+    src[v] = src_term<score>(a, node[v], h);
   }
   MaskRows<kPositions> edges(mask, a.colptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];

@@ -6,14 +6,7 @@
 
 namespace dfgnn::cuda::tile {
 
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
-// Logits are made in powers of two: where nodes alone make them, by their own node's term being multiplied by
-// kTermUnit, else they themselves are by kLogitUnit.
-template <Score score, bool kPositions>
-constexpr float kTermUnit = kPositions || score == Score::additive ? 1 : kLog2e;
-template <Score score, bool kPositions>
-constexpr float kLogitUnit = kPositions || score == Score::additive ? kLog2e : 1;
+constexpr float kLog2e = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_of(float x) {
   float y;

@@ -11,8 +11,8 @@ using namespace tile;
 template <class S>
 constexpr int kBuffers = sizeof(typename S::T) == 4 ? 2 : 3;
 
-// A row's maximum may grow by this much, in powers of two, before what was summed is scaled down.
-constexpr float kSlack = 8;
+// A row's maximum may grow by this much before what was summed is scaled down.
+constexpr float kSlack = 5.5f;
 
 // Row i by one warp, edge by edge.
 template <Score score, class S>
@@ -75,7 +75,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     i[v] = min(w.first + window_row(v), w.first + w.count - 1);
-    dst[v] = kTermUnit<score, kPositions> * dst_term<score>(a, i[v], h);
+    dst[v] = dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
   }
   MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
@@ -101,9 +101,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         for (int v = 0; v < 2; ++v) {
           float& s = p[j][2 * v + c];
           const int64_t e = kPositions ? edges.position(v, j, c) : 0;
-          s = edges.has(v, j, c)
-                  ? kLogitUnit<score, kPositions> * logit_of<score, kPositions>(a, s, dst[v], src, e, h).value
-                  : -INFINITY;
+          s = edges.has(v, j, c) ? logit_of<score, kPositions>(a, s, dst[v], src, e, h).value : -INFINITY;
           largest[v] = max(largest[v], s);
         }
       }
@@ -120,7 +118,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         for (int v = 0; v < 2; ++v) {
           const float before = m[v];
           m[v] = max(before, largest[v]);
-          fade[v] = before == -INFINITY ? 0 : exp2_of(before - m[v]);
+          fade[v] = before == -INFINITY ? 0 : exp2_of(kLog2e * (before - m[v]));
           sum[v] *= fade[v];
         }
         if (!is_empty) {
@@ -134,11 +132,11 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       is_empty = false;
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
-        const float shift = m[v] == -INFINITY ? 0 : m[v];
+        const float base = m[v] == -INFINITY ? 0 : m[v];
 #pragma unroll
         for (int x = 0; x < 8; ++x) {
           float& s = p[x / 2][2 * v + x % 2];
-          s = exp2_of(s - shift);
+          s = exp2_of(kLog2e * (s - base));
           sum[v] += s;
           if constexpr (kPositions) {
             s *= dropout.factor(edges.position(v, x / 2, x % 2), h);
@@ -156,11 +154,9 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 2);
     if (window_row(v) < w.count && !(irregular >> warp_row(v) & 1)) {
       store_row<S>(out, v, sum[v] == 0 ? 0 : 1 / sum[v], a.features(outputs.out, i[v], h), a.head_dim);
-      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h)] = m[v] * kLn2 + log(sum[v]);
+      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h)] = m[v] + log(sum[v]);
     }
-    // Logits near the lowest number are -inf in powers of two.
-    const bool may_be_finite = m[v] == -INFINITY && edges.has_had(v);
-    irregular |= rows_not_zero(may_be_finite ? m[v] : nan_if_infinite<S>(out, v), v);
+    irregular |= rows_not_zero(nan_if_infinite<S>(out, v), v);
   }
   for_rows_of(irregular, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
 }

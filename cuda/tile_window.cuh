@@ -185,13 +185,9 @@ class MaskRows {
     for (int v = 0; v < 2; ++v) {
       if (kPositions) before_[v] += __popc(word_[v]);
       word_[v] = rows_[8 * v * (kMaxChunks + 1) + chunk];
-      all_[v] |= word_[v];
       shifted_[v] = word_[v] >> chunk_row(0, 0);
     }
   }
-
-  // Whether row v has had an edge, in any chunk.
-  __device__ __forceinline__ bool has_had(int v) const { return all_[v] != 0; }
 
   // Whether row v has an edge to element (j, c) of the chunk, and the place of that edge in the compressed form.
   __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v] & 1u << (8 * j + c)) != 0; }
@@ -204,7 +200,7 @@ class MaskRows {
  private:
   const uint32_t* rows_;
   int chunk_ = 0, before_[2] = {0, 0}, last_[2];
-  uint32_t word_[2] = {0, 0}, shifted_[2] = {}, all_[2] = {0, 0};
+  uint32_t word_[2] = {0, 0}, shifted_[2] = {};
   Range edges_[2];
 };
 
