@@ -1,7 +1,7 @@
 // PMF forward: an SDDMM writes the logits, edge-parallel or, on tensor cores, by rows and pieces of rows that are as
 // balanced; softmax and SpMM follow by rows.
 #include "edges.cuh"
-#include "merge.cuh"
+#include "forward_pieces.cuh"
 #include "row_sum.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
@@ -107,7 +107,7 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
       out.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
       if (lane == 0) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
     } else {
-      A* piece = slots + (slot * a.heads + h) * (a.head_dim + 2);
+      A* piece = slots + (slot * a.heads + h) * forward_slot_width(a);
       out.store_piece(piece + f, a.head_dim - f, A(1));
       if (lane == 0) {
         piece[a.head_dim] = m;
@@ -128,21 +128,16 @@ __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8
   });
 }
 
-int slot_width(const Attention& a) { return a.head_dim + 2; }
-
 }  // namespace
 
 size_t pmf_fwd_workspace(const Attention& a) {
   const size_t number = a.type == Type::f64 ? sizeof(double) : sizeof(float);
-  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a), a.max_degree);
-  const size_t scratch = number == sizeof(double) ? UnitScratch<double>::bytes(units, a.heads, slot_width(a))
-                                                  : UnitScratch<float>::bytes(units, a.heads, slot_width(a));
-  return scratch + static_cast<size_t>(a.num_edges) * a.heads * number;
+  return forward_scratch_bytes(a, plan_forward(a)) + static_cast<size_t>(a.num_edges) * a.heads * number;
 }
 
 cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  const RowUnits units = plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a), a.max_degree);
+  const RowUnits units = plan_forward(a);
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
@@ -183,18 +178,7 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
     };
     error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, softmax_rows, exact, launch);
     if (error != cudaSuccess) return error;
-    return launch_merge(Merge<T>{a.rowptr,
-                                 a.num_dst,
-                                 a.num_edges,
-                                 units,
-                                 a.heads,
-                                 scratch.slots,
-                                 slot_width(a),
-                                 a.head_dim,
-                                 nullptr,
-                                 {static_cast<T*>(outputs.out)},
-                                 static_cast<A*>(outputs.lse)},
-                        stream);
+    return merge_outputs<T>(a, outputs, units, scratch.slots, stream);
   });
 }
 

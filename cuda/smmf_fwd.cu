@@ -2,7 +2,7 @@
 // goes over its edges once, with an online softmax (Milakov & Gimelshein 2018): each group of lanes gathers the rows of
 // its own edges and keeps a maximum, a sum and a weighted sum of rows of values; those of the groups are added up at
 // the end. A logit and its exponential are made by one lane. Where src is the value too, its rows are gathered once.
-#include "merge.cuh"
+#include "forward_pieces.cuh"
 #include "row_sum.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
@@ -117,7 +117,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
     total.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
     if (heads.is_first()) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = row_max + log(sum);
   } else {
-    A* piece = slots + (slot * a.heads + h) * (a.head_dim + 2);
+    A* piece = slots + (slot * a.heads + h) * forward_slot_width(a);
     total.store_piece(piece + f, a.head_dim - f, A(1));
     if (heads.is_first()) {
       piece[a.head_dim] = row_max;
@@ -152,17 +152,11 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor
   });
 }
 
-int slot_width(const Attention& a) { return a.head_dim + 2; }
-
-RowUnits plan(const Attention& a) { return plan_units(a.num_dst, a.num_edges, a.heads * slot_width(a), a.max_degree); }
-
 }  // namespace
 
 size_t smmf_fwd_workspace(const Attention& a) {
-  const RowUnits units = plan(a);
-  if (!units.need_scratch(a.num_dst, a.num_edges)) return 0;
-  return a.type == Type::f64 ? UnitScratch<double>::bytes(units, a.heads, slot_width(a))
-                             : UnitScratch<float>::bytes(units, a.heads, slot_width(a));
+  const RowUnits units = plan_forward(a);
+  return units.need_scratch(a.num_dst, a.num_edges) ? forward_scratch_bytes(a, units) : 0;
 }
 
 cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace, cudaStream_t stream) {
@@ -170,7 +164,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
-    RowUnits units = plan(a);
+    RowUnits units = plan_forward(a);
     const UnitScratch<A> scratch(workspace, a.heads);
     auto* kernel = forward_kernel<score, S>;
     decltype(kernel) own = nullptr;
@@ -186,18 +180,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
     }
     const cudaError_t error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, none, launch);
     if (error != cudaSuccess) return error;
-    return launch_merge(Merge<T>{a.rowptr,
-                                 a.num_dst,
-                                 a.num_edges,
-                                 units,
-                                 a.heads,
-                                 scratch.slots,
-                                 slot_width(a),
-                                 a.head_dim,
-                                 nullptr,
-                                 {static_cast<T*>(outputs.out)},
-                                 static_cast<A*>(outputs.lse)},
-                        stream);
+    return merge_outputs<T>(a, outputs, units, scratch.slots, stream);
   });
 }
 

@@ -40,8 +40,7 @@ class WarpHeads {
   int head, lane;
   bool live;  // false where there is nothing for the lane: it computes what another does, and stores nothing
 
-  __device__ __forceinline__ explicit WarpHeads(int heads)
-      : log_side_(S::kSteps == 1 && !S::kLoop ? log_heads_side_by_side<S>(heads) : 0) {
+  __device__ __forceinline__ explicit WarpHeads(int heads) : log_side_(log_heads_side_by_side<S>(heads)) {
     const int t = threadIdx.x % kWarp;
     const int own = (static_cast<int>(blockIdx.y) << log_side_) + (t / S::kLanes & ((1 << log_side_) - 1));
     live = own < heads;
