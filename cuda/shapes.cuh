@@ -19,6 +19,9 @@ cudaError_t for_shape(int head_dim, const Launch& launch) {
       if (vectors <= 8) return launch.template operator()<Shape<T, kVec, 8, 1>>();
       if (vectors <= 16) return launch.template operator()<Shape<T, kVec, 8, 2>>();
       if (vectors <= 32) return launch.template operator()<Shape<T, kVec, 32 / kSteps, kSteps>>();
+      if constexpr (kSteps == 4) {
+        if (vectors <= 64) return launch.template operator()<Shape<T, kVec, 16, kSteps>>();
+      }
       return launch.template operator()<Shape<T, kVec, 32, kSteps, true>>();
     }
   }

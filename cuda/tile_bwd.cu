@@ -1,6 +1,7 @@
 // Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes delta and
 // the gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every
 // result once.
+#include "tile_chunks.cuh"
 #include "tile_edges.cuh"
 #include "tile_shapes.cuh"
 
@@ -84,28 +85,40 @@ struct RowTerms {
   }
 };
 
-// <grad_out, out> of accumulator row v, which is node i: that row of grad_out is in shared memory.
+// A quarter of a row of `out`, which the four lanes of an accumulator row share.
 template <class S>
-__device__ __forceinline__ float dot_with_out(const Typed<typename S::T>& a, const Gradients& g,
-                                              const unsigned char* grads, int v, int i, int h) {
+class OutPieces {
+ public:
   using T = typename S::T;
-  constexpr int kLanes = 4, kPerPiece = 16 / sizeof(T);
-  const unsigned char* grad = grads + window_row(v) * S::kRowStride + 16 * lane_in_group();
-  const T* out = a.features(g.out, i, h) + lane_in_group() * kPerPiece;
-  const int left = a.head_dim - lane_in_group() * kPerPiece;
-  float sum = 0;
+
+  // All loads are under way at a time.
+  __device__ __forceinline__ OutPieces(const Typed<T>& a, const Gradients& g, int node, int h) {
+    const T* out = a.features(g.out, node, h);
 #pragma unroll
-  for (int k = 0; k < S::kRowBytes / 16 / kLanes; ++k) {
-    if (k * kLanes * kPerPiece >= left) break;
-    const uint4 x = load_shared(grad + 16 * kLanes * k);
-    const uint4 y = *reinterpret_cast<const uint4*>(out + kLanes * kPerPiece * k);
-#pragma unroll
-    for (int f = 0; f < kPerPiece; ++f) {
-      sum += to_accumulate(reinterpret_cast<const T*>(&x)[f]) * to_accumulate(reinterpret_cast<const T*>(&y)[f]);
+    for (int k = 0; k < kCount; ++k) {
+      const int feature = piece(k) * kNumbers;
+      pieces_[k] = feature < a.head_dim ? *reinterpret_cast<const uint4*>(out + feature) : uint4{};
     }
   }
-  return lanes_sum<kLanes>(sum);
-}
+
+  // <grad_out, out>, the row of grad_out being in shared memory.
+  __device__ __forceinline__ float dot(const unsigned char* grad) const {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const Piece<S> x(grad, piece(k));
+      const T* y = reinterpret_cast<const T*>(&pieces_[k]);
+#pragma unroll
+      for (int f = 0; f < kNumbers; ++f) sum += x.x[f] * to_accumulate(y[f]);
+    }
+    return lanes_sum<kLanes>(sum);
+  }
+
+ private:
+  static constexpr int kLanes = 4, kNumbers = Piece<S>::kNumbers, kCount = S::kRowBytes / 16 / kLanes;
+  static __device__ __forceinline__ int piece(int k) { return k * kLanes + lane_in_group(); }
+  uint4 pieces_[kCount];
+};
 
 // As edge_gradient; the edge may be none (`has`), which makes all of it 0.
 template <Score score, bool kPositions, class T>
@@ -132,27 +145,39 @@ __device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, vo
   }
 }
 
+// Shared memory: windows of one or two matrices, then chunks of as many. Two of each would cost float32 a block.
+template <Score score, class S>
+constexpr int kWindowsBytes = (score == Score::additive ? 1 : 2) * S::kWindowBytes;
+template <Score score, class S>
+constexpr bool kDouble = score == Score::additive || !S::kSplit;
+template <Score score, class S>
+using RowChunks = Chunks<S, score != Score::additive, true, kDouble<score, S>>;
+template <Score score, class S>
+using ColumnChunks = Chunks<S, score != Score::additive, false, kDouble<score, S>>;
+template <Score score, class S>
+constexpr int kStagesBytes = kWindowsBytes<score, S> + RowChunks<score, S>::kBytes;
+
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
                                             EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
-  unsigned char *grads = stages, *values = grads + S::kWindowBytes, *queries = values + S::kChunkBytes,
-                *keys = queries + S::kWindowBytes;
-  const Rows<S> value_rows(a, a.value, h), key_rows(a, a.src, h);
+  unsigned char *grads = stages, *queries = grads + S::kWindowBytes;
   Rows<S>(a, g.grad_out, h).template stage<kWindow>(grads, w.first, w.first + w.count);
-  if (w.is_narrow()) value_rows.stage(values, w.begin, w.end);
   if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
+  RowChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, a.value, h), Rows<S>(a, a.src, h), w);
+  const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
+  const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
   uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
   wait_for_copies();
+  Rows<S>::template split<kWindow>(grads);
+  if (kNeedsDots) Rows<S>::template split<kWindow>(queries);
   __syncthreads();
 
-  int i[2];
   RowTerms row[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    i[v] = min(w.first + window_row(v), w.first + w.count - 1);
-    float delta = dot_with_out<S>(a, g, grads, v, i[v], h);
+    float delta = out[v].dot(grads + window_row(v) * S::kRowStride);
     if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i[v], h));
     if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
     row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), delta};
@@ -160,26 +185,19 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
-  Features<S> grad = {};
+  Features<S> grad;
   float grad_scalar[2] = {0, 0};
 
-  const auto stage_values = [&](uint32_t chunks) {
-    if (chunks != 0) value_rows.stage(values, w.begin + (__ffs(chunks) - 1) * kChunk, w.end);
-  };
-  if (!w.is_narrow() || (active & 1) == 0) stage_values(active);
+  chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     const float lane_src = src_term<score>(a, lane_node, h);
-    wait_for_copies();
-    __syncthreads();
-    if (kNeedsDots) key_rows.stage(keys, first, w.end);
+    const unsigned char* values = chunks.first();
     Logits dp = {}, s = {};
     if (works) product_nt<S>(dp, grads, values);
-    wait_for_copies();
-    __syncthreads();
-    stage_values(left & (left - 1));
+    const unsigned char* keys = kNeedsDots ? chunks.second() : nullptr;
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) product_nt<S>(s, queries, keys);
@@ -223,47 +241,39 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
                                                EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
-  unsigned char *values = stages, *grads = values + S::kWindowBytes, *keys = grads + S::kChunkBytes,
-                *queries = keys + S::kWindowBytes;
-  const Rows<S> grad_rows(a, g.grad_out, h), query_rows(a, a.dst, h);
+  unsigned char *values = stages, *keys = values + S::kWindowBytes;
   Rows<S>(a, a.value, h).template stage<kWindow>(values, w.first, w.first + w.count);
-  if (w.is_narrow()) grad_rows.stage(grads, w.begin, w.end);
   if (kNeedsDots) Rows<S>(a, a.src, h).template stage<kWindow>(keys, w.first, w.first + w.count);
+  ColumnChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, g.grad_out, h), Rows<S>(a, a.dst, h), w);
   uint32_t irregular = mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
+  wait_for_copies();
+  Rows<S>::template split<kWindow>(values);
+  if (kNeedsDots) Rows<S>::template split<kWindow>(keys);
   __syncthreads();
 
   int node[2];
   float src[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    node[v] = min(w.first + window_row(v), w.first + w.count - 1);
+    node[v] = w.node(window_row(v));
     src[v] = src_term<score>(a, node[v], h);
   }
   MaskRows<kPositions> edges(mask, a.colptr, a.num_edges, w);
   const uint32_t active = mask.all_active(), mine = mask.active[warp];
   const Dropout dropout(a);
-  Features<S> grad = {}, grad_value = {};
+  Features<S> grad, grad_value;
   float grad_scalar[2] = {0, 0};
 
-  const auto stage_grads = [&](uint32_t chunks) {
-    if (chunks != 0) grad_rows.stage(grads, w.begin + (__ffs(chunks) - 1) * kChunk, w.end);
-  };
-  if (!w.is_narrow() || (active & 1) == 0) {
-    wait_for_copies();  // into the same places, thread by thread
-    stage_grads(active);
-  }
+  chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     const RowTerms lane_row = RowTerms::of<score>(a, g, lane_node, h);
-    wait_for_copies();
-    __syncthreads();
-    if (kNeedsDots) query_rows.stage(queries, first, w.end);
+    const unsigned char* grads = chunks.first();
     Logits p = {}, s = {};
     if (works) product_nt<S>(p, values, grads);  // here p is dp
-    wait_for_copies();
-    __syncthreads();
+    const unsigned char* queries = kNeedsDots ? chunks.second() : nullptr;
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) product_nt<S>(s, keys, queries);
@@ -285,8 +295,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
       product_nn<S>(grad_value, p, grads);
     }
-    __syncthreads();
-    stage_grads(left & (left - 1));
+    chunks.release();
     if (kNeedsDots && works) product_nn<S>(grad, s, queries);
   }
 
@@ -305,7 +314,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 }
 
 template <bool kRows, Score score, class S, bool kPositions>
-__global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 || !kRows ? 2 : 3)
+__global__ void __launch_bounds__(kThreads, score == Score::additive || (kRows && !S::kSplit) ? 3 : 2)
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g) {
   extern __shared__ __align__(16) unsigned char stages[];
   __shared__ EdgeMask mask;
@@ -317,9 +326,6 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 || !kRows
     columns_window<score, S, kPositions>(a, g, w, mask, stages);
   }
 }
-
-template <Score score, class S>
-constexpr int kStagesBytes = (S::kWindowBytes + S::kChunkBytes) * (score == Score::additive ? 1 : 2);
 
 template <Score score, class S, bool kPositions>
 cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {

@@ -22,7 +22,7 @@ __device__ __forceinline__ float nan_if_infinite(const Features<S>& acc, int v) 
 #pragma unroll
   for (int n = 0; n < S::kFeatures / 8; ++n) {
 #pragma unroll
-    for (int c = 0; c < 2; ++c) sum += acc[n][2 * v + c] * 0.0f;
+    for (int c = 0; c < 2; ++c) sum += acc.tiles[n][2 * v + c] * 0.0f;
   }
   return sum;
 }

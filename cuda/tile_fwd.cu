@@ -1,4 +1,5 @@
 // Tile forward: masked dense attention of one window of rows with its tile, an online softmax over chunks of sources.
+#include "tile_chunks.cuh"
 #include "tile_edges.cuh"
 #include "tile_shapes.cuh"
 
@@ -6,10 +7,6 @@ namespace dfgnn::cuda {
 namespace {
 
 using namespace tile;
-
-// Of the ring: what blocks have in flight hides the latency of memory, as long as they do not get fewer by it.
-template <class S>
-constexpr int kBuffers = sizeof(typename S::T) == 4 ? 2 : 3;
 
 // A row's maximum may grow by this much before what was summed is scaled down.
 constexpr float kSlack = 5.5f;
@@ -37,61 +34,50 @@ __device__ __noinline__ void forward_row(const Typed<typename S::T>& a, const Ou
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
 }
 
+// Shared memory: queries and chunks of keys and values, single ones, for more blocks; with the additive score, chunks
+// of values.
+template <Score score, class S>
+constexpr int kWindowBytes = score == Score::additive ? 0 : S::kWindowBytes;
+template <Score score, class S>
+using ForwardChunks = Chunks<S, score != Score::additive, true, score == Score::additive>;
+
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
                                                EdgeMask& mask, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   const int h = blockIdx.y, warp = threadIdx.x / kWarp;
-  unsigned char *queries = stages, *buffers = stages + (kNeedsDots ? S::kWindowBytes : 0);
-  const Rows<S> key_rows(a, a.src, h), value_rows(a, a.value, h);
-  uint32_t to_start = 1;  // chunks: of each the keys, then the values
-  bool is_value = !kNeedsDots;
-  const auto start = [&](unsigned char* to) {
-    if (to_start == 0) return;
-    key_rows.or_else(is_value, value_rows).stage(to, w.begin + (__ffs(to_start) - 1) * kChunk, w.end);
-    if (is_value) to_start &= to_start - 1;
-    is_value = !kNeedsDots || !is_value;
-  };
-
-  if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
-  Ring<S, kBuffers<S>> ring(buffers);
-  if (w.is_narrow()) ring.push(start);
+  if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(stages, w.first, w.first + w.count);
+  ForwardChunks<score, S> chunks(stages + kWindowBytes<score, S>, Rows<S>(a, kNeedsDots ? a.src : a.value, h),
+                                 Rows<S>(a, a.value, h), w);
   uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
+  wait_for_copies();
+  if (kNeedsDots) Rows<S>::template split<kWindow>(stages);
   __syncthreads();
-  const uint32_t active = mask.all_active(), mine = mask.active[warp];
-  if (w.is_narrow() && (active & 1) != 0) {
-    to_start = kNeedsDots ? active : active & ~1u;
-  } else {
-    wait_for_copies();  // others come into the same places, thread by thread
-    ring = Ring<S, kBuffers<S>>(buffers);
-    to_start = active;
-    is_value = !kNeedsDots;
-    ring.push(start);
-  }
-  for (int n = 2; n < kBuffers<S>; ++n) ring.push(start);
 
   int i[2];
   float dst[2], m[2], sum[2] = {};
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    i[v] = min(w.first + window_row(v), w.first + w.count - 1);
+    i[v] = w.node(window_row(v));
     dst[v] = dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
   }
   MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
   const Dropout dropout(a);
-  Features<S> out = {};
+  Features<S> out;
   bool is_empty = true;
+  const uint32_t active = mask.all_active(), mine = mask.active[warp];
+  chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1;
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     const float lane_src = src_term<score>(a, lane_node, h);
-    const unsigned char* keys = kNeedsDots ? ring.next(start) : nullptr;
+    const unsigned char* chunk_rows = chunks.first();
     Logits p = {};
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) product_nt<S>(p, queries, keys);
+      if (kNeedsDots) product_nt<S>(p, stages, chunk_rows);
       float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -121,13 +107,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           fade[v] = before == -INFINITY ? 0 : exp2_of(kLog2e * (before - m[v]));
           sum[v] *= fade[v];
         }
-        if (!is_empty) {
-#pragma unroll
-          for (int n = 0; n < S::kFeatures / 8; ++n) {
-#pragma unroll
-            for (int x = 0; x < 4; ++x) out[n][x] *= fade[x / 2];
-          }
-        }
+        if (!is_empty) out.scale(fade);
       }
       is_empty = false;
 #pragma unroll
@@ -144,8 +124,8 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         }
       }
     }
-    const unsigned char* values = ring.next(start);
-    if (works) product_nn<S>(out, p, values);
+    if (kNeedsDots) chunk_rows = chunks.second();
+    if (works) product_nn<S>(out, p, chunk_rows);
   }
 
 #pragma unroll
@@ -174,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
 
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   return for_tile_shape(a, [&]<Score score, class S>() {
-    constexpr int bytes = (score == Score::additive ? 0 : S::kWindowBytes) + kBuffers<S> * S::kChunkBytes;
+    constexpr int bytes = kWindowBytes<score, S> + ForwardChunks<score, S>::kBytes;
     static_assert(bytes + sizeof(EdgeMask) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
     return launch_tile(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>, bytes,

@@ -16,6 +16,9 @@ struct Window {
 
   __device__ __forceinline__ int chunks() const { return (end - begin + kChunk - 1) / kChunk; }
 
+  // Of a row of the window; past the end, the last.
+  __device__ __forceinline__ int node(int row) const { return first + min(row, count - 1); }
+
   // Whether it is worth while to fetch the tile's first chunk before it is known to have edges of the window.
   __device__ __forceinline__ bool is_narrow() const { return chunks() <= 8; }
 };

@@ -66,9 +66,10 @@ class WarpHeads {
 
   // The largest of the groups' numbers.
   __device__ __forceinline__ int most(int x) const {
-    if (!kOwnRows) return x;
+    if constexpr (kOwnRows) {
 #pragma unroll
-    for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
+      for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
+    }
     return x;
   }
 

@@ -1,0 +1,88 @@
+// Chunks of one or two matrices that pass through shared memory, some being used while others are copied.
+#pragma once
+
+#include "tile_window.cuh"
+
+namespace dfgnn::cuda::tile {
+
+// For each chunk: first(), then second() if kHasSecond, then, unless kFirstUntilSecond, release(). The first matrix's
+// rows may be used until second() where kFirstUntilSecond, else until release(); the second's until the next first().
+// All threads of the block must come to each. kDouble: room for two chunks of each matrix, which takes one barrier a
+// chunk and not one a matrix.
+template <class S, bool kHasSecond, bool kFirstUntilSecond, bool kDouble>
+class Chunks {
+  static_assert(kHasSecond != kDouble || !S::kSplit, "float32 has a barrier a matrix, behind which rows are split");
+  static constexpr int kMatrices = kHasSecond ? 2 : 1;
+
+ public:
+  static constexpr int kBytes = (kDouble ? 2 : 1) * kMatrices * S::kChunkBytes;
+
+  // Starts to copy the tile's first chunk, if it is worth while before edges are known.
+  __device__ __forceinline__ Chunks(unsigned char* buffers, const Rows<S>& first, const Rows<S>& second,
+                                    const Window& w)
+      : first_(first), second_(second), begin_(w.begin), end_(w.end), buffers_(buffers), left_(w.is_narrow()) {
+    start();
+  }
+
+  // Of these chunks; what was copied before has arrived.
+  __device__ __forceinline__ void set_chunks(uint32_t chunks) {
+    const bool is_right = (left_ & chunks) != 0;
+    left_ = chunks;
+    if (!is_right) start();
+  }
+
+  __device__ __forceinline__ const unsigned char* first() {
+    wait_for_copies();
+    now_ = buffers_ + turn_ * kMatrices * S::kChunkBytes;
+    Rows<S>::split(now_);
+    __syncthreads();
+    if (kDouble) {
+      next();
+    } else {
+      stage(second_, 1);
+    }
+    return now_;
+  }
+
+  __device__ __forceinline__ const unsigned char* second() {
+    unsigned char* second = now_ + S::kChunkBytes;
+    if (!kDouble) {
+      wait_for_copies();
+      Rows<S>::split(second);
+      __syncthreads();
+      if (kFirstUntilSecond) next();
+    }
+    return second;
+  }
+
+  __device__ __forceinline__ void release() {
+    if (kDouble) return;
+    __syncthreads();
+    next();
+  }
+
+ private:
+  __device__ __forceinline__ void stage(const Rows<S>& rows, int matrix) const {
+    rows.stage(buffers_ + (turn_ * kMatrices + matrix) * S::kChunkBytes, begin_ + (__ffs(left_) - 1) * kChunk, end_);
+  }
+
+  __device__ __forceinline__ void start() const {
+    if (left_ == 0) return;
+    stage(first_, 0);
+    if (kDouble && kHasSecond) stage(second_, 1);
+  }
+
+  __device__ __forceinline__ void next() {
+    left_ &= left_ - 1;
+    if (kDouble) turn_ ^= 1;
+    start();
+  }
+
+  const Rows<S> first_, second_;
+  const int begin_, end_;
+  unsigned char *const buffers_, *now_ = nullptr;
+  uint32_t left_;  // chunks that have not been used
+  int turn_ = 0;
+};
+
+}  // namespace dfgnn::cuda::tile

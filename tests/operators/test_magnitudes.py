@@ -1,0 +1,90 @@
+"""Operands whose numbers differ by many powers of two: float32's accuracy holds for each row and feature."""
+
+import graphs
+import pytest
+import reference
+import torch
+from calls import (
+    BACKWARD_TOLERANCE,
+    FORWARD_TOLERANCE,
+    METHODS,
+    assert_near,
+    gradients,
+    make_operands,
+    run,
+)
+from torch import Tensor
+
+DTYPE = torch.float32
+SCORES = ("dot", "additive")
+
+
+def powers_of_two(count: int, largest: int, device: str) -> Tensor:
+    """From 2^-largest to 2^largest, in a random order."""
+    generator = torch.Generator().manual_seed(count)
+    exponents = torch.linspace(-largest, largest, count).round()
+    return (2.0 ** exponents[torch.randperm(count, generator=generator)]).to(device)
+
+
+def expected_gradients(
+    score: str, graph: graphs.Csr, operands: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    exact = {name: t.detach().double().requires_grad_() for name, t in operands.items()}
+    return gradients(reference.attention(score, graph, exact), exact, with_lse=False)
+
+
+@pytest.mark.parametrize("head_dim", [20, 64, 128])
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("score", SCORES)
+def test_features(score, path, head_dim, device):
+    """Features in other units change outputs and gradients by these units, exactly."""
+    graph = graphs.batch([10, 70, 33], 0.5).to(device)
+    operands = make_operands(score, graph, 2, head_dim, DTYPE)
+    units = powers_of_two(head_dim, 13, device)
+    of_units = {"v": units, "q": units, "k": 1 / units}
+    leaves = {
+        name: (t * of_units[name] if name in of_units else t).requires_grad_()
+        for name, t in operands.items()
+    }
+    out, lse = run(path, score, graph, leaves)
+    expected_out, _ = reference.attention(score, graph, operands)
+    assert_near(out / units, expected_out, FORWARD_TOLERANCE[DTYPE], "out")
+    found = gradients((out / units, lse), leaves, with_lse=False)
+    for name, gradient in expected_gradients(score, graph, operands).items():
+        in_units = found[name] * of_units[name] if name in of_units else found[name]
+        assert_near(in_units, gradient, BACKWARD_TOLERANCE[DTYPE], name)
+
+
+@pytest.mark.parametrize("largest", [12, 60])
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("score", SCORES)
+def test_nodes(score, path, largest, device):
+    """Nodes with features of any size: each row's output is as near as its largest neighbour lets it be."""
+    graph = graphs.batch([10, 70, 33], 0.5).to(device)
+    operands = make_operands(score, graph, 1, 128, DTYPE)
+    operands["v"] *= powers_of_two(graph.num_src, largest, device)[:, None, None]
+    out, _ = run(path, score, graph, operands)
+    expected, _ = reference.attention(score, graph, operands)
+    sizes, _ = reference.attention(score, graph, operands | {"v": operands["v"].abs()})
+    scale = sizes.amax(-1, keepdim=True).clamp(min=torch.finfo(DTYPE).tiny)
+    assert_near(out.double() / scale, expected / scale, FORWARD_TOLERANCE[DTYPE], "out")
+
+
+@pytest.mark.parametrize("exponent", [-100, -40, 40, 100])
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("score", SCORES)
+def test_all(score, path, exponent, device):
+    """Values and gradients near the ends of float32's range."""
+    graph = graphs.batch([10, 70, 33], 0.5).to(device)
+    operands = make_operands(score, graph, 1, 64, DTYPE)
+    factor = 2.0**exponent
+    leaves = {name: t.clone().requires_grad_() for name, t in operands.items()}
+    scaled = leaves | {"v": leaves["v"] * factor}
+    if score == "dot":
+        scaled |= {"q": leaves["q"] * factor, "k": leaves["k"] / factor}
+    out, lse = run(path, score, graph, scaled)
+    expected, _ = reference.attention(score, graph, operands)
+    assert_near(out / factor, expected, FORWARD_TOLERANCE[DTYPE], "out")
+    found = gradients((out / factor, lse), leaves, with_lse=False)
+    for name, gradient in expected_gradients(score, graph, operands).items():
+        assert_near(found[name], gradient, BACKWARD_TOLERANCE[DTYPE], name)
