@@ -1,4 +1,4 @@
-"""Operands whose numbers differ by many powers of two: float32's accuracy holds for each row and feature."""
+"""Operands whose numbers differ by many powers of two: float32 is as exact everywhere."""
 
 import graphs
 import pytest
@@ -59,7 +59,7 @@ def test_features(score, path, head_dim, device):
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("score", SCORES)
 def test_nodes(score, path, largest, device):
-    """Nodes with features of any size: each row's output is as near as its largest neighbour lets it be."""
+    """Nodes of any size: a row's output is as near as its largest neighbour lets it be."""
     graph = graphs.batch([10, 70, 33], 0.5).to(device)
     operands = make_operands(score, graph, 1, 128, DTYPE)
     operands["v"] *= powers_of_two(graph.num_src, largest, device)[:, None, None]
