@@ -157,18 +157,19 @@ using ColumnChunks = Chunks<S, score != Score::additive, false, kDouble<score, S
 template <Score score, class S>
 constexpr int kStagesBytes = kWindowsBytes<score, S> + RowChunks<score, S>::kBytes;
 
-template <Score score, class S, bool kPositions>
-__device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
-                                            EdgeMask& mask, unsigned char* stages) {
+// fill(): fills the mask or, where it is filled, gives the same rows again.
+template <Score score, class S, bool kPositions, class Fill>
+__device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w, int h,
+                                            const EdgeMask& mask, const Fill& fill, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int h = blockIdx.y, warp = threadIdx.x / kWarp;
+  const int warp = threadIdx.x / kWarp;
   unsigned char *grads = stages, *queries = grads + S::kWindowBytes;
   Rows<S>(a, g.grad_out, h).template stage<kWindow>(grads, w.first, w.first + w.count);
   if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
   RowChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, a.value, h), Rows<S>(a, a.src, h), w);
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
-  uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
+  uint32_t irregular = fill();
   wait_for_copies();
   Rows<S>::template split<kWindow>(grads);
   if (kNeedsDots) Rows<S>::template split<kWindow>(queries);
@@ -236,16 +237,16 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   for_rows_of(irregular, w, [&](int n) { backward_row<score, S>(a, g, n, h); });
 }
 
-template <Score score, class S, bool kPositions>
+template <Score score, class S, bool kPositions, class Fill>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
-                                               EdgeMask& mask, unsigned char* stages) {
+                                               int h, const EdgeMask& mask, const Fill& fill, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int h = blockIdx.y, warp = threadIdx.x / kWarp;
+  const int warp = threadIdx.x / kWarp;
   unsigned char *values = stages, *keys = values + S::kWindowBytes;
   Rows<S>(a, a.value, h).template stage<kWindow>(values, w.first, w.first + w.count);
   if (kNeedsDots) Rows<S>(a, a.src, h).template stage<kWindow>(keys, w.first, w.first + w.count);
   ColumnChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, g.grad_out, h), Rows<S>(a, a.dst, h), w);
-  uint32_t irregular = mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
+  uint32_t irregular = fill();
   wait_for_copies();
   Rows<S>::template split<kWindow>(values);
   if (kNeedsDots) Rows<S>::template split<kWindow>(keys);
@@ -313,27 +314,44 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   for_rows_of(irregular, w, [&](int n) { backward_column<score, S>(a, g, n, h); });
 }
 
+// Of a multiprocessor, as many as registers and shared memory leave room for.
+template <bool kRows, Score score, class S>
+constexpr int kBlocks = S::kFeatures <= 32                                  ? (kRows ? 4 : 3)
+                        : score == Score::additive || (kRows && !S::kSplit) ? 3
+                                                                            : 2;
+
 template <bool kRows, Score score, class S, bool kPositions>
-__global__ void __launch_bounds__(kThreads, score == Score::additive || (kRows && !S::kSplit) ? 3 : 2)
-    tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g) {
+__global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S>))
+    tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
+                    int heads_of_block) {
   extern __shared__ __align__(16) unsigned char stages[];
   __shared__ EdgeMask mask;
   Window w;
   if (!find_window(a, w)) return;
-  if constexpr (kRows) {
-    rows_window<score, S, kPositions>(a, g, w, mask, stages);
-  } else {
-    columns_window<score, S, kPositions>(a, g, w, mask, stages);
-  }
+  uint32_t irregular = 0;
+  for_heads<S>(a.heads, heads_of_block, [&](int h, bool is_first) {
+    const auto fill = [&] {
+      if (is_first) {
+        irregular = kRows ? mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w)
+                          : mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
+      }
+      return irregular;
+    };
+    if constexpr (kRows) {
+      rows_window<score, S, kPositions>(a, g, w, h, mask, fill, stages);
+    } else {
+      columns_window<score, S, kPositions>(a, g, w, h, mask, fill, stages);
+    }
+  });
 }
 
 template <Score score, class S, bool kPositions>
 cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {
   constexpr int bytes = kStagesBytes<score, S>;
   const Typed<typename S::T> typed{a};
-  const cudaError_t error = launch_tile(tile_bwd_kernel<true, score, S, kPositions>, bytes, a, stream, typed, g);
+  const cudaError_t error = launch_tile<S>(tile_bwd_kernel<true, score, S, kPositions>, bytes, a, stream, typed, g);
   if (error != cudaSuccess) return error;
-  return launch_tile(tile_bwd_kernel<false, score, S, kPositions>, bytes, a, stream, typed, g);
+  return launch_tile<S>(tile_bwd_kernel<false, score, S, kPositions>, bytes, a, stream, typed, g);
 }
 
 }  // namespace

@@ -41,15 +41,16 @@ constexpr int kWindowBytes = score == Score::additive ? 0 : S::kWindowBytes;
 template <Score score, class S>
 using ForwardChunks = Chunks<S, score != Score::additive, true, score == Score::additive>;
 
-template <Score score, class S, bool kPositions>
+// fill(): fills the mask or, where it is filled, gives the same rows again.
+template <Score score, class S, bool kPositions, class Fill>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
-                                               EdgeMask& mask, unsigned char* stages) {
+                                               int h, const EdgeMask& mask, const Fill& fill, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int h = blockIdx.y, warp = threadIdx.x / kWarp;
+  const int warp = threadIdx.x / kWarp;
   if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(stages, w.first, w.first + w.count);
   ForwardChunks<score, S> chunks(stages + kWindowBytes<score, S>, Rows<S>(a, kNeedsDots ? a.src : a.value, h),
                                  Rows<S>(a, a.value, h), w);
-  uint32_t irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
+  uint32_t irregular = fill();
   wait_for_copies();
   if (kNeedsDots) Rows<S>::template split<kWindow>(stages);
   __syncthreads();
@@ -141,13 +142,28 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   for_rows_of(irregular, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
 }
 
+// Of a multiprocessor, as many as registers and shared memory leave room for.
+template <Score score, class S>
+constexpr int kBlocks = S::kFeatures <= 32 && !S::kSplit && score != Score::additive ? 5
+                        : S::kFeatures > 32 && S::kSplit                             ? 3
+                                                                                     : 4;
+
 template <Score score, class S, bool kPositions>
-__global__ void __launch_bounds__(kThreads, sizeof(typename S::T) == 4 ? 3 : 4)
-    tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs) {
+__global__ void __launch_bounds__(kThreads, (kBlocks<score, S>))
+    tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
+                    int heads_of_block) {
   extern __shared__ __align__(16) unsigned char stages[];
   __shared__ EdgeMask mask;
   Window w;
-  if (find_window(a, w)) forward_window<score, S, kPositions>(a, outputs, w, mask, stages);
+  if (!find_window(a, w)) return;
+  uint32_t irregular = 0;
+  for_heads<S>(a.heads, heads_of_block, [&](int h, bool is_first) {
+    const auto fill = [&] {
+      if (is_first) irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
+      return irregular;
+    };
+    forward_window<score, S, kPositions>(a, outputs, w, h, mask, fill, stages);
+  });
 }
 
 }  // namespace
@@ -157,8 +173,8 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
     constexpr int bytes = kWindowBytes<score, S> + ForwardChunks<score, S>::kBytes;
     static_assert(bytes + sizeof(EdgeMask) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
-    return launch_tile(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>, bytes,
-                       a, stream, Typed<typename S::T>{a}, outputs);
+    return launch_tile<S>(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
+                          bytes, a, stream, Typed<typename S::T>{a}, outputs);
   });
 }
 

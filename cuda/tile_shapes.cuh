@@ -41,15 +41,26 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
 // Whether anything depends on the place of an edge: the kernels' kPositions.
 inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
 
-// Launches a kernel over tiles and heads.
-template <class Kernel, class... Arguments>
+// How many heads a block takes: as many as leave enough blocks to keep a large GPU busy to the end.
+template <class S>
+int heads_of_block(const Attention& a) {
+  if (!kTakesHeads<S>) return 1;
+  constexpr int64_t kBlocks = 1024;
+  const int64_t blocks_of_head = a.num_tiles < kBlocks ? a.num_tiles : kBlocks;
+  const int64_t groups = (kBlocks + blocks_of_head - 1) / blocks_of_head;
+  return static_cast<int>(groups < a.heads ? (a.heads + groups - 1) / groups : 1);
+}
+
+// Launches a kernel over tiles and heads; its last parameter is heads_of_block.
+template <class S, class Kernel, class... Arguments>
 cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(blocks_of(a.num_tiles), static_cast<unsigned>(a.heads));
-  kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments...);
+  const int each = heads_of_block<S>(a);
+  const dim3 grid(blocks_of(a.num_tiles), static_cast<unsigned>((a.heads + each - 1) / each));
+  kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments..., each);
   return cudaGetLastError();
 }
 

@@ -59,6 +59,24 @@ __device__ __forceinline__ bool find_window(const Attention& a, Window& window) 
 
 inline unsigned blocks_of(int64_t strides) { return static_cast<unsigned>(2 * strides); }
 
+// Whether a block takes several heads, one after the other, with one mask. Large heads need the registers of the loop.
+template <class S>
+inline constexpr bool kTakesHeads = S::kFeatures < 128;
+
+// Calls visit(h, is_first) for the block's heads, up to `each` of them.
+template <class S, class Visit>
+__device__ __forceinline__ void for_heads(int heads, int each, const Visit& visit) {
+  if constexpr (kTakesHeads<S>) {
+    const int begin = static_cast<int>(blockIdx.y) * each, end = min(begin + each, heads);
+    for (int h = begin; h < end; ++h) {
+      if (h > begin) __syncthreads();  // all are done with the shared memory of the head before
+      visit(h, h == begin);
+    }
+  } else {
+    visit(static_cast<int>(blockIdx.y), true);
+  }
+}
+
 struct EdgeMask {
   static constexpr int kNone = kMaxChunks * kChunk;
 

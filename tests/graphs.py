@@ -100,6 +100,16 @@ def batch(
     return from_rows(rows, begin)
 
 
+def repeat(graph: Csr, times: int) -> Csr:
+    """A square graph as often side by side."""
+    edges, nodes = graph.num_edges, graph.num_dst
+    ends = graph.rowptr[1:] + edges * torch.arange(times)[:, None]
+    col = graph.col[:edges] + nodes * torch.arange(times)[:, None]
+    return Csr(
+        torch.cat([graph.rowptr[:1], ends.flatten()]).int(), col.flatten().int(), nodes * times
+    )
+
+
 # Sizes around the windows, bands and chunks of the tile kernels.
 BATCH_SIZES = [1, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65, 2, 1, 1, 119, 128, 129, 3]
 

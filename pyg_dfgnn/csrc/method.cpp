@@ -31,17 +31,19 @@ bool tile_can_run(const Attention& attention) {
 }
 
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
-// of 8 to 128). Forward, smmf reads every row once with cosine scores, and needs no logits with additive ones; for dot
+// of 8 to 256). Forward, smmf reads every row once with cosine scores, and needs no logits with additive ones; for dot
 // scores of wide heads pmf gathers K, then V, so that only one of them competes for the L2 cache, and in half precision
 // its heads of 64 and 128 go through tensor cores. pmf costs launches, and memory for what it stores of edges and
 // heads. Backward, what it stores saves smmf's second pass making it again, as long as it stays near the cache; beyond,
-// that pays where the rest is cheap: additive scores, tensor cores, and heads of medium size. Narrow heads lie side by
-// side in smmf's warps, and many short rows go to groups of lanes, in smmf only.
+// that pays where the rest is cheap: additive scores, tensor cores, and heads of medium size; and for more than 128
+// features, which cost smmf's two passes most, but for float32's dot products where memory is what counts. Narrow heads
+// lie side by side in smmf's warps, and many short rows go to groups of lanes, in smmf only.
 constexpr int64_t kLongRow = 16, kShortRow = 6;  // edges a row, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
-constexpr int64_t kWorthItsLaunches = 1 << 19;                            // edges times heads
-constexpr int64_t kStoredBytes = int64_t{1} << 30;                        // at the most
+constexpr int64_t kManyFeatures = 128;
+constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
+constexpr int64_t kStoredBytes = int64_t{1} << 30;  // at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 
 int64_t head_bytes(const Attention& attention) { return attention.head_dim() * attention.value.element_size(); }
@@ -63,7 +65,7 @@ bool has_wide_heads(const Attention& attention) {
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
 // save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of heads
-// that smmf takes several of at once, a block costs so many times that (8 heads of 16, PATTERN and CLUSTER).
+// that smmf takes several of at once, a block costs so many times that (8 heads of 16, 4 of 32).
 struct TileCost {
   double block, node;
 };
@@ -73,8 +75,8 @@ struct TileCosts {
 };
 constexpr TileCosts kTileCosts[2][2] = {
     // forward, backward
-    {{{80, 4.5}, {109, 4.5}, {97, 5.5}, 1.7}, {{109, 5.0}, {160, 10.0}, {97, 5.5}, 1.5}},  // float32
-    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.7}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.7}},   // 16 bits
+    {{{80, 4.5}, {109, 4.5}, {97, 5.5}, 1.4}, {{109, 5.0}, {160, 10.0}, {97, 5.5}, 1.3}},  // float32
+    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 2.0}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.5}},   // 16 bits
 };
 
 bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
@@ -96,8 +98,13 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const bool long_rows = edges >= kLongRow * rows && edge_heads >= kWorthItsLaunches && stored <= kStoredBytes;
   if (pass == Pass::forward) return long_rows && (is_dot ? has_wide_heads(attention) : on_tensor_cores);
   if (has_narrow_heads(attention)) return false;
+  const bool is_additive = attention.score == Score::additive;
+  if (attention.head_dim() > kManyFeatures && (is_dot || is_additive) && stored <= kStoredBytes &&
+      edge_heads >= kWorthItsLaunches && (bytes == 2 || is_additive || stored <= kStoredBytesNearCache)) {
+    return true;
+  }
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
-  if (long_rows && (on_tensor_cores || attention.score == Score::additive || (is_dot && is_medium))) return true;
+  if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kShortRow * rows;
   return stored <= kStoredBytesNearCache && bytes != 2 && !short_rows;
 }
