@@ -9,7 +9,7 @@
 //
 // float32 keeps its accuracy as a sum of two halves, high and low, of 22 bits together (Markidis et al. 2018; low times
 // low is dropped). Halves have few exponents, so each row is first scaled by a power of two, which puts its largest
-// number just below the largest half; low parts in shared memory are held times 2^11, so that what is 2^28 times
+// number between 2^14 and 2^15; low parts in shared memory are held times 2^11, so that what is 2^28 times
 // smaller than the largest of its row still has its 22 bits.
 #pragma once
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ int exponent_of(float x) { return __float_as_int(x) >
 template <int kBits>
 __device__ __forceinline__ int scaling_exponent(float magnitude) {
   constexpr int kSum = 2 * 127 + kBits;
-  return kSum - min(max(exponent_of(magnitude), kSum - 253), 254);
+  return kSum - max(exponent_of(magnitude), kSum - 253);
 }
 
 constexpr int kHighBits = 14, kLowBits = 11;  // of a row's largest number; what low parts are times
@@ -72,8 +72,6 @@ constexpr float kUp = 1 << kLowBits, kDown = 1 / kUp;
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-
-__device__ __forceinline__ uint4 load_shared(const unsigned char* p) { return *reinterpret_cast<const uint4*>(p); }
 
 // Four matrices of 8 rows of 16 bytes, the address of row r of matrix m being that of lane 8 m + r. A lane gets the
 // lane_in_group()-th 4 bytes of row lane_group() of each; transposed, two numbers of 16 bits of that column.
@@ -109,6 +107,21 @@ struct Features {
       for (int x = 0; x < 4; ++x) tile[x] *= by[x / 2];
     }
   }
+
+  // Rows times these factors of 0 to 1. What is held keeps its size, so that later weights find their place beside it.
+  __device__ __forceinline__ void fade(const float (&by)[2]) {
+    float held_by[2];
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      held_by[v] = by[v];
+      if constexpr (S::kSplit) {
+        const int up = by[v] == 0 ? 253 - exponents[v] : min(127 - exponent_of(by[v]), 253 - exponents[v]);
+        if (by[v] > 0) held_by[v] *= power_of_two(127 + up);
+        exponents[v] += up;
+      }
+    }
+    scale(held_by);
+  }
 };
 
 template <class S>
@@ -132,7 +145,8 @@ struct Piece {
       const Vector low = vectors[S::kFeatures / kNumbers + piece];
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) {
-        x[i] = (x[i] + number(low, i) * kDown) * row_scale<S>(row);
+        if (!isinf(x[i])) x[i] += number(low, i) * kDown;
+        x[i] *= row_scale<S>(row);
       }
     }
   }
@@ -188,7 +202,8 @@ __device__ __forceinline__ void product_nt(Logits& acc, const unsigned char* win
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
         const int i = 2 * v + x % 2;
-        acc[x / 2][i] = (acc[x / 2][i] + low[x / 2][i] * kDown) * by * scale[v];
+        // the smaller first: it may be that only all three have a product
+        acc[x / 2][i] = (acc[x / 2][i] + low[x / 2][i] * kDown) * min(by, scale[v]) * max(by, scale[v]);
       }
     }
   }
@@ -277,7 +292,7 @@ __device__ __forceinline__ void store_row(const Features<S>& acc, int v, float s
 #pragma unroll
   for (int n = 0; n < S::kFeatures / 8; ++n) {
     if (8 * n >= left) break;
-    const float x = acc.tiles[n][2 * v] * held * scale, y = acc.tiles[n][2 * v + 1] * held * scale;
+    const float x = acc.tiles[n][2 * v] * scale * held, y = acc.tiles[n][2 * v + 1] * scale * held;
     auto* to = row + feature + 8 * n;
     if constexpr (S::kSplit) {
       *reinterpret_cast<float2*>(to) = make_float2(x, y);
@@ -360,14 +375,14 @@ class Rows {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       unsigned char* row = first + k * kAtOnce * S::kRowStride;
-      const uint32_t size = max(largest[k], 15u << 23) & 0x7f800000u, inverse = size - (14u << 23);
-      const float scale = __uint_as_float((254u << 23) - inverse);
+      const int exponent = scaling_exponent<kHighBits>(__uint_as_float(largest[k]));
+      const float scale = power_of_two(exponent);
       uint2 high, low;
       split_pair(x[k].x * scale, x[k].y * scale, high.x, low.x);
       split_pair(x[k].z * scale, x[k].w * scale, high.y, low.y);
       *reinterpret_cast<uint2*>(row + 8 * piece()) = high;
       *reinterpret_cast<uint2*>(row + S::kPartBytes + 8 * piece()) = low;
-      if (piece() == 0) *reinterpret_cast<uint32_t*>(row + S::kRowBytes) = inverse;
+      if (piece() == 0) *reinterpret_cast<float*>(row + S::kRowBytes) = power_of_two(254 - exponent);
     }
   }
 

@@ -348,6 +348,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S>))
 template <Score score, class S, bool kPositions>
 cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {
   constexpr int bytes = kStagesBytes<score, S>;
+  static_assert(RowChunks<score, S>::kBytes == ColumnChunks<score, S>::kBytes);
   const Typed<typename S::T> typed{a};
   const cudaError_t error = launch_tile<S>(tile_bwd_kernel<true, score, S, kPositions>, bytes, a, stream, typed, g);
   if (error != cudaSuccess) return error;

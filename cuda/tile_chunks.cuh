@@ -11,7 +11,8 @@ namespace dfgnn::cuda::tile {
 // chunk and not one a matrix.
 template <class S, bool kHasSecond, bool kFirstUntilSecond, bool kDouble>
 class Chunks {
-  static_assert(kHasSecond != kDouble || !S::kSplit, "float32 has a barrier a matrix, behind which rows are split");
+  static_assert(kHasSecond || kDouble);
+  static_assert(!(S::kSplit && kHasSecond && kDouble), "what second() gives must be split before a barrier");
   static constexpr int kMatrices = kHasSecond ? 2 : 1;
 
  public:

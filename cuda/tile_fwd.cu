@@ -108,7 +108,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           fade[v] = before == -INFINITY ? 0 : exp2_of(kLog2e * (before - m[v]));
           sum[v] *= fade[v];
         }
-        if (!is_empty) out.scale(fade);
+        if (!is_empty) out.fade(fade);
       }
       is_empty = false;
 #pragma unroll

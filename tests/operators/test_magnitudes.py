@@ -1,4 +1,6 @@
-"""Operands whose numbers differ by many powers of two: float32 is as exact everywhere."""
+"""Operands whose numbers differ by many powers of two, infinities among them, in float32."""
+
+import math
 
 import graphs
 import pytest
@@ -70,7 +72,7 @@ def test_nodes(score, path, largest, device):
     assert_near(out.double() / scale, expected / scale, FORWARD_TOLERANCE[DTYPE], "out")
 
 
-@pytest.mark.parametrize("exponent", [-100, -40, 40, 100])
+@pytest.mark.parametrize("exponent", [-115, -40, 40, 115])
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("score", SCORES)
 def test_all(score, path, exponent, device):
@@ -88,3 +90,42 @@ def test_all(score, path, exponent, device):
     found = gradients((out / factor, lse), leaves, with_lse=False)
     for name, gradient in expected_gradients(score, graph, operands).items():
         assert_near(found[name], gradient, BACKWARD_TOLERANCE[DTYPE], name)
+
+
+@pytest.mark.parametrize("largest", [20, 40, 90])
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("score", SCORES)
+def test_large_before_likely(score, path, largest, device):
+    """Values that fall from node to node as much as their weights rise: all count alike."""
+    graph = graphs.batch([130, 64, 17], 0.4, self_loops=True).to(device)
+    operands = make_operands(score, graph, 1, 64, DTYPE)
+    exponents = torch.linspace(largest, 0, graph.num_src, device=device).round()
+    operands["v"] *= (2.0**exponents)[:, None, None]
+    bias = torch.zeros(graph.capacity, 1, device=device)
+    bias[: graph.num_edges, 0] = -math.log(2) * exponents[graph.sources()]
+    operands["bias"] = bias
+    out, lse = run(path, score, graph, operands)
+    expected, expected_lse = reference.attention(score, graph, operands)
+    sizes, _ = reference.attention(score, graph, operands | {"v": operands["v"].abs()})
+    scale = sizes.amax(-1, keepdim=True)
+    assert_near(out.double() / scale, expected / scale, FORWARD_TOLERANCE[DTYPE], "out")
+    assert_near(lse, expected_lse, FORWARD_TOLERANCE[DTYPE], "lse")
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("path", METHODS)
+def test_infinite_feature(path, name, value, device):
+    """Rows that have nothing to do with the node are what they are without it."""
+    graph = graphs.batch([10, 70, 33], 0.5).to(device)
+    operands = make_operands("dot", graph, 1, 64, DTYPE)
+    operands[name][12, 0, 5] = value
+    expected, expected_lse = reference.attention("dot", graph, operands)
+    out, lse = run(path, "dot", graph, operands)
+    finite = expected.isfinite()
+    torch.testing.assert_close(out.isfinite(), finite)
+    assert finite.any()
+    assert not finite.all()
+    assert_near(out[finite], expected[finite], FORWARD_TOLERANCE[DTYPE], "out")
+    others = expected_lse.isfinite()
+    assert_near(lse[others], expected_lse[others], FORWARD_TOLERANCE[DTYPE], "lse")

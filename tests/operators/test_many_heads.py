@@ -5,7 +5,7 @@ import pytest
 import torch
 from calls import check_backward, check_forward, make_operands
 
-BLOCKS = 1024  # cuda/tile_shapes.cuh: where one head leaves that many, two or more go to a block
+BLOCKS = 1024  # cuda/tile_shapes.cuh: from half of it on, a block takes half of the heads
 STRIDE = 64
 
 

@@ -145,6 +145,9 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         ({"num_edges": 6 << 15, "num_rows": 1 << 15}, "pmf"),
         ({"num_edges": 5 << 15, "num_rows": 1 << 15}, "smmf"),  # a group of lanes a row
         (HALF, "pmf"),  # on tensor cores
+        (HALF | {"head_dim": 256}, "pmf"),  # many features
+        ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),
+        ({"num_edges": 9 << 20, "head_dim": 256}, "smmf"),  # too many bytes for the cache
         (HALF | {"head_dim": 32}, "smmf"),
         (HALF | {"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
