@@ -20,6 +20,7 @@ __device__ __forceinline__ void tensor_gradient_row(const Typed<typename S::T>& 
   using Sum = TensorSum<S>;
   using Rows = OctetRows<S>;
   constexpr bool kAdditive = score == Score::additive, kShared = score == Score::cosine;
+  constexpr bool kAhead = score == Score::dot;  // values of the next edges are fetched while these are worked on
   __shared__ typename Sum::Batch batch;
   const int place = Rows::place();
   const Dropout dropout(a);
@@ -37,17 +38,18 @@ __device__ __forceinline__ void tensor_gradient_row(const Typed<typename S::T>& 
     return checked_node(a.col[min(e, edges.end - 1)], a.num_src);
   };
   int next_node = edges.size() > 0 ? load_node(edges.begin + place) : kNoNode;
-  Rows values, sources;  // values of the next edges, so that they are under way while these are worked on
-  if (!kShared && edges.size() > 0) values.load(max(next_node, 0), value_row);
+  Rows values, sources;
+  if (kAhead && edges.size() > 0) values.load(max(next_node, 0), value_row);
   for (int64_t first = edges.begin; first < edges.end; first += 16) {
     const int count = static_cast<int>(min(static_cast<int64_t>(16), edges.end - first));
     const int node = next_node, safe_node = max(node, 0);
     const int64_t e = min(first + place, edges.end - 1);
     next_node = load_node(first + place + 16);
     float dot = 0, dp = 0;
+    if constexpr (kAdditive) values.load(safe_node, value_row);
     if constexpr (!kShared) dp = values.dot(grad_row(i));
     if constexpr (!kAdditive) sources.load(safe_node, src_row);
-    if constexpr (!kShared) values.load(max(next_node, 0), value_row);
+    if constexpr (kAhead) values.load(max(next_node, 0), value_row);
     if constexpr (!kAdditive) {
       if constexpr (kShared) dp = sources.dot(grad_row(i));
       dot = sources.dot(dst_row(i));

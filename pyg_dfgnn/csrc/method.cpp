@@ -65,7 +65,10 @@ bool has_wide_heads(const Attention& attention) {
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
 // save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of heads
-// that smmf takes several of at once, a block costs so many times that (8 heads of 16, 4 of 32).
+// that smmf takes several of at once, a block costs so many times that (8 heads of 16, 4 of 32), and kPaddedHead times
+// that where tile pads the head to twice its size.
+constexpr int64_t kHalfOfTile = 16;
+constexpr double kPaddedHead = 1.5;
 struct TileCost {
   double block, node;
 };
@@ -75,7 +78,7 @@ struct TileCosts {
 };
 constexpr TileCosts kTileCosts[2][2] = {
     // forward, backward
-    {{{80, 4.5}, {109, 4.5}, {100, 5.5}, 1.4}, {{109, 5.0}, {160, 10.0}, {100, 5.5}, 1.3}},  // float32
+    {{{94, 4.5}, {109, 4.5}, {100, 5.5}, 1.4}, {{109, 5.0}, {160, 10.0}, {100, 5.5}, 1.3}},  // float32
     {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 2.0}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.5}},     // 16 bits
 };
 
@@ -85,7 +88,8 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
                      : attention.score == Score::cosine ? costs.cosine
                                                         : costs.additive;
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
-  const double block = cost.block * (has_narrow_heads(attention) ? costs.narrow : 1);
+  const double padding = attention.head_dim() <= kHalfOfTile ? kPaddedHead : 1;
+  const double block = cost.block * (has_narrow_heads(attention) ? costs.narrow : padding);
   return block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
