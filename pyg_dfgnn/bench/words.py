@@ -20,9 +20,10 @@ SECTION_TEXTS = {
     "batch": (
         "Attention on batches, beside PyG's message passing, a pipeline of three sparse "
         "operators, and masked dense attention. Padding and packing are in the time of dense "
-        "SDPA, masks are made before. pyg_dfgnn is the method that a layer chooses."
+        "SDPA, masks are made before. pyg_dfgnn is the method that a layer chooses. PyG compiled "
+        "and FlexAttention, which take many seconds to compile, have a time in some places only."
     ),
-    "full": ("Attention on graphs of one piece."),
+    "full": ("Attention on graphs of one piece; what takes long to compile in some places only."),
     "super": (
         "Graphs with nodes of thousands of edges. What is not there ran out of memory or has "
         "no such computation."
