@@ -27,8 +27,8 @@ template <class T_, int kFeatures_>
 struct Shape {
   using T = T_;
   static constexpr int kFeatures = kFeatures_;
-  static constexpr bool kSplit =
-      sizeof(T) == 4;  // into halves, a row's high parts before its low parts, then its scale
+  // Whether rows are split into halves: in shared memory the high parts, then the low parts, then the inverse scale.
+  static constexpr bool kSplit = sizeof(T) == 4;
   using Factor = std::conditional_t<kSplit, __half, T>;  // of products
   static constexpr int kRowBytes = kFeatures * sizeof(T), kPartBytes = kFeatures * sizeof(Factor);
   static constexpr int kRowStride = kRowBytes + 16;  // of rows in shared memory, bytes
@@ -90,8 +90,8 @@ __device__ __forceinline__ void load_matrices(uint32_t* x, uint32_t address) {
   }
 }
 
-// Logits of a warp's rows, by tiles of 8 columns: rows v = 0 and 1 of this thread, two columns each: [tile][2 v +
-// column].
+// Logits of a warp's rows, by tiles of 8 columns, of which a thread has rows v = 0 and 1, two columns each:
+// [tile][2 v + column].
 using Logits = float[kChunk / 8][4];
 
 // Sums of features, the same way.
