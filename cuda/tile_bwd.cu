@@ -315,13 +315,14 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
-template <bool kRows, Score score, class S>
-constexpr int kBlocks = S::kFeatures <= 32                                  ? (kRows ? 4 : 3)
-                        : score == Score::additive || (kRows && !S::kSplit) ? 3
-                                                                            : 2;
+template <bool kRows, Score score, class S, bool kPositions>
+constexpr int kBlocks = S::kFeatures <= 32         ? 3 + kRows - kPositions
+                        : score == Score::additive ? (kRows ? 3 : 3 - kPositions)
+                        : kRows && !S::kSplit      ? 3
+                                                   : 2;
 
 template <bool kRows, Score score, class S, bool kPositions>
-__global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S>))
+__global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions>))
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                     int heads_of_block) {
   extern __shared__ __align__(16) unsigned char stages[];

@@ -143,13 +143,14 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
-template <Score score, class S>
-constexpr int kBlocks = S::kFeatures <= 32 && !S::kSplit && score != Score::additive ? 5
-                        : S::kFeatures > 32 && S::kSplit                             ? 3
-                                                                                     : 4;
+template <Score score, class S, bool kPositions>
+constexpr int kBlocks = (S::kFeatures <= 32 ? (S::kSplit || score == Score::additive ? 4 : 5)
+                         : S::kSplit        ? 3
+                                            : 4) -
+                        (kPositions && kTakesHeads<S>);
 
 template <Score score, class S, bool kPositions>
-__global__ void __launch_bounds__(kThreads, (kBlocks<score, S>))
+__global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
     tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                     int heads_of_block) {
   extern __shared__ __align__(16) unsigned char stages[];
