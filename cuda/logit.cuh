@@ -126,13 +126,19 @@ __device__ __forceinline__ auto logit(const Typed<T>& a, typename Typed<T>::A do
   return logit_of<score>(a, dot, dst_term<score>(a, i, h), src_term<score>(a, j, h), e, h);
 }
 
+constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // exp(s - m), 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.
 template <class A>
 __device__ __forceinline__ A exp_difference(A s, A m) {
   if constexpr (sizeof(A) == 4) {
-    constexpr float kLog2E = 1.4426950408889634f;
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((s - m) * kLog2E));
+    const float power = exp2_of((s - m) * kLog2e);
     return s == -INFINITY ? 0.f : power;
   } else {
     if (s == -INFINITY) return A(0);

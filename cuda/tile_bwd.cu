@@ -317,7 +317,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <bool kRows, Score score, class S, bool kPositions>
 constexpr int kBlocks = S::kFeatures <= 32         ? 3 + kRows - kPositions
-                        : score == Score::additive ? (kRows ? 3 : 3 - kPositions)
+                        : score == Score::additive ? 3 - (kPositions && !kRows)
                         : kRows && !S::kSplit      ? 3
                                                    : 2;
 
@@ -329,19 +329,15 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
   __shared__ EdgeMask mask;
   Window w;
   if (!find_window(a, w)) return;
-  uint32_t irregular = 0;
-  for_heads<S>(a.heads, heads_of_block, [&](int h, bool is_first) {
-    const auto fill = [&] {
-      if (is_first) {
-        irregular = kRows ? mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w)
-                          : mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
-      }
-      return irregular;
-    };
+  const auto fill = [&] {
+    return kRows ? mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w)
+                 : mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
+  };
+  for_heads<S>(a.heads, heads_of_block, fill, [&](int h, const auto& once) {
     if constexpr (kRows) {
-      rows_window<score, S, kPositions>(a, g, w, h, mask, fill, stages);
+      rows_window<score, S, kPositions>(a, g, w, h, mask, once, stages);
     } else {
-      columns_window<score, S, kPositions>(a, g, w, h, mask, fill, stages);
+      columns_window<score, S, kPositions>(a, g, w, h, mask, once, stages);
     }
   });
 }

@@ -6,14 +6,6 @@
 
 namespace dfgnn::cuda::tile {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
-__device__ __forceinline__ float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // 0 where all of accumulator row v is finite, else NaN: a node that is no neighbour may hold an infinity, which its
 // weight of zero made NaN.
 template <class S>

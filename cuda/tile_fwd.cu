@@ -157,13 +157,9 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
   __shared__ EdgeMask mask;
   Window w;
   if (!find_window(a, w)) return;
-  uint32_t irregular = 0;
-  for_heads<S>(a.heads, heads_of_block, [&](int h, bool is_first) {
-    const auto fill = [&] {
-      if (is_first) irregular = mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w);
-      return irregular;
-    };
-    forward_window<score, S, kPositions>(a, outputs, w, h, mask, fill, stages);
+  const auto fill = [&] { return mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w); };
+  for_heads<S>(a.heads, heads_of_block, fill, [&](int h, const auto& once) {
+    forward_window<score, S, kPositions>(a, outputs, w, h, mask, once, stages);
   });
 }
 

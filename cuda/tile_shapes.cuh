@@ -46,9 +46,8 @@ template <class S>
 int heads_of_block(const Attention& a) {
   if (!kTakesHeads<S>) return 1;
   constexpr int64_t kBlocks = 1024;
-  const int64_t blocks_of_head = a.num_tiles < kBlocks ? a.num_tiles : kBlocks;
-  const int64_t groups = (kBlocks + blocks_of_head - 1) / blocks_of_head;
-  return static_cast<int>(groups < a.heads ? (a.heads + groups - 1) / groups : 1);
+  const int64_t groups = (kBlocks + a.num_tiles - 1) / a.num_tiles;
+  return static_cast<int>((a.heads + groups - 1) / groups);
 }
 
 // Launches a kernel over tiles and heads; its last parameter is heads_of_block.

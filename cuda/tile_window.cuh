@@ -64,17 +64,22 @@ inline unsigned blocks_of(int64_t strides) { return static_cast<unsigned>(2 * st
 template <class S>
 inline constexpr bool kTakesHeads = S::kFeatures < 128;
 
-// Calls visit(h, is_first) for the block's heads, up to `each` of them.
-template <class S, class Visit>
-__device__ __forceinline__ void for_heads(int heads, int each, const Visit& visit) {
+// Calls visit(h, once) for the block's heads, up to `each` of them: once() is what fill() gives, which is called for
+// the first head alone.
+template <class S, class Fill, class Visit>
+__device__ __forceinline__ void for_heads(int heads, int each, const Fill& fill, const Visit& visit) {
   if constexpr (kTakesHeads<S>) {
     const int begin = static_cast<int>(blockIdx.y) * each, end = min(begin + each, heads);
+    uint32_t filled = 0;
     for (int h = begin; h < end; ++h) {
       if (h > begin) __syncthreads();  // all are done with the shared memory of the head before
-      visit(h, h == begin);
+      visit(h, [&] {
+        if (h == begin) filled = fill();
+        return filled;
+      });
     }
   } else {
-    visit(static_cast<int>(blockIdx.y), true);
+    visit(static_cast<int>(blockIdx.y), fill);
   }
 }
 

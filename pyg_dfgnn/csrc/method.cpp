@@ -99,18 +99,17 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const bool on_tensor_cores = goes_through_tensor_cores(attention), is_dot = attention.score == Score::dot;
   const int64_t rows = attention.num_dst(), edges = attention.num_edges(), edge_heads = edges * attention.heads();
   const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (pass == Pass::forward ? 1 : 2);
-  const bool long_rows = edges >= kLongRow * rows && edge_heads >= kWorthItsLaunches && stored <= kStoredBytes;
+  const bool is_possible = edge_heads >= kWorthItsLaunches && stored <= kStoredBytes;
+  const bool long_rows = is_possible && edges >= kLongRow * rows, is_near = stored <= kStoredBytesNearCache;
   if (pass == Pass::forward) return long_rows && (is_dot ? has_wide_heads(attention) : on_tensor_cores);
   if (has_narrow_heads(attention)) return false;
   const bool is_additive = attention.score == Score::additive;
-  if (attention.head_dim() > kManyFeatures && (is_dot || is_additive) && stored <= kStoredBytes &&
-      edge_heads >= kWorthItsLaunches && (bytes == 2 || is_additive || stored <= kStoredBytesNearCache)) {
-    return true;
-  }
+  const bool many_features = is_possible && attention.head_dim() > kManyFeatures;
+  if (many_features && (is_additive || (is_dot && (bytes == 2 || is_near)))) return true;
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kShortRow * rows;
-  return stored <= kStoredBytesNearCache && bytes != 2 && !short_rows;
+  return is_near && bytes != 2 && !short_rows;
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {
