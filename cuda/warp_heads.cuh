@@ -82,10 +82,11 @@ class WarpHeads {
   // x combined over the groups of a row and head, in all of their lanes.
   template <class A, class Combine>
   __device__ __forceinline__ A over_groups(A x, const Combine& combine) const {
-    if (kOwnRows) return x;
+    if constexpr (!kOwnRows) {
 #pragma unroll
-    for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) {
-      if (offset >= apart()) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+      for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) {
+        if (offset >= apart()) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+      }
     }
     return x;
   }
