@@ -2,7 +2,7 @@
 
 import torch
 
-from . import _library, nn, ops, reorder, transforms
+from . import _library, loader, nn, ops, reorder, transforms
 from ._library import cmake_prefix_path
 from .fuse import fuse, unfuse
 from .graph import Graph, build_graph
@@ -15,6 +15,7 @@ __all__ = [
     "cmake_prefix_path",
     "cuda_version",
     "fuse",
+    "loader",
     "nn",
     "ops",
     "reorder",

@@ -1,8 +1,10 @@
 """What is in a Graph, as lists of edges."""
 
 import torch
+from torch import Tensor
 
-from pyg_dfgnn import Graph
+from pyg_dfgnn import Graph, build_graph
+from pyg_dfgnn.transforms import PrecomputedData
 
 
 def edges_of(graph: Graph) -> list[tuple[int, int, int]]:
@@ -34,3 +36,47 @@ def check_by_source(graph: Graph) -> None:
     assert sorted(perm) == list(range(count))
     for s, d, position in zip(src.tolist(), graph.row[:count].tolist(), perm, strict=True):
         assert (s, d) == edges[position][:2]
+
+
+def check_prepared(batch: PrecomputedData, self_loops: bool) -> None:
+    """What build_graph makes of the edges, without what it would have to wait for."""
+    nodes = batch.num_nodes
+    found, edge_index = batch.graph(self_loops), batch.edge_index
+    expected = build_graph(edge_index.clone(), nodes, nodes, self_loops)
+    torch.testing.assert_close(found.rowptr, expected.rowptr, rtol=0, atol=0)
+    torch.testing.assert_close(found.colptr, expected.colptr, rtol=0, atol=0)
+    count = int(found.rowptr[-1])
+    for name in ("col", "eid"):
+        ours, theirs = getattr(found, name), getattr(expected, name)
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours[:count], theirs[:count], rtol=0, atol=0)
+    for ours, theirs in zip(by_source(found), by_source(expected), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    assert found[6:10] == (nodes, nodes, -1, self_loops)
+    assert build_graph(edge_index, nodes, nodes, self_loops) is found
+    check_tiles(found)
+
+
+def by_source(graph: Graph) -> tuple[Tensor, Tensor]:
+    """row and perm, the entries of each source in the order of perm."""
+    count = int(graph.colptr[-1])
+    src = torch.arange(graph.num_src, device=graph.col.device).repeat_interleave(
+        graph.colptr.diff()
+    )
+    order = (src * graph.col.size(0) + graph.perm[:count]).argsort()
+    return graph.row[order], graph.perm[order]
+
+
+def check_tiles(graph: Graph) -> None:
+    """No edge leaves a tile; they begin where find_tiles has them begin, or later."""
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    assert graph.tiles.dtype == tiles.dtype
+    assert graph.tiles.shape == tiles.shape
+    assert (graph.tiles >= tiles).all()
+    assert graph.tiles[-1] == graph.num_dst
+    dst = torch.arange(graph.num_dst, device=graph.col.device).repeat_interleave(
+        graph.rowptr.diff()
+    )
+    src = graph.col[: dst.numel()]
+    tiles = graph.tiles.long()
+    assert torch.equal(*(torch.searchsorted(tiles, ends.long(), right=True) for ends in (src, dst)))

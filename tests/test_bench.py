@@ -279,7 +279,7 @@ def test_failures_are_noted():
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_steps(model, dtype, lab):
     """All backends compute what PyG's layers do in float64; each part has a time."""
-    for backend in ("dfgnn", "dfgnn-convert", "pyg"):
+    for backend in ("dfgnn", "dfgnn-convert", "dfgnn-device", "pyg"):
         case = steps.TrainingStep("MNIST", 3, model, dtype, backend, layers=2, hidden=16)
         row = take(case, lab)
         assert "note" not in row

@@ -317,7 +317,10 @@ def test_training_steps_of_all_batches():
     steps = list(SECTIONS["end-to-end"].cases(Scope.of("cuda", False)))
     trained = [(c.model, c.dtype, c.workload) for c in steps if c.backend == "pyg-compiled"]
     assert trained[:6] == [("gt", "fp32", name) for name in registry.BATCHES]
-    assert trained[6:] == [("gat", "fp32", "PATTERN")]
-    for backend in ("dfgnn", "dfgnn-convert", "pyg"):
+    assert trained[6:] == [
+        ("gat", "fp32", "PATTERN"),
+        *(("gt", "bf16", name) for name in ("PATTERN", "MNIST", "COCO-SP")),
+    ]
+    for backend in ("dfgnn", "dfgnn-convert", "dfgnn-device", "dfgnn-compiled", "pyg"):
         names = {c.workload for c in steps if (c.model, c.dtype) == ("gt", "fp32")}
         assert {c.workload for c in steps if c.backend == backend} == names

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch_geometric.nn
 from layers import LAYERS, make
+from structures import check_prepared
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
@@ -48,50 +49,6 @@ def edges_of(data: Data) -> list[tuple[int, int, float]]:
     return sorted(zip(*data.edge_index.tolist(), data.edge_attr[:, 0].tolist(), strict=True))
 
 
-def check_structure(batch: PrecomputedData, self_loops: bool) -> None:
-    """What build_graph makes of the edges, without what it would have to wait for."""
-    nodes = batch.num_nodes
-    found, edge_index = batch.graph(self_loops), batch.edge_index
-    expected = build_graph(edge_index.clone(), nodes, nodes, self_loops)
-    torch.testing.assert_close(found.rowptr, expected.rowptr, rtol=0, atol=0)
-    torch.testing.assert_close(found.colptr, expected.colptr, rtol=0, atol=0)
-    count = int(found.rowptr[-1])
-    for name in ("col", "eid"):
-        ours, theirs = getattr(found, name), getattr(expected, name)
-        assert ours.shape == theirs.shape
-        torch.testing.assert_close(ours[:count], theirs[:count], rtol=0, atol=0)
-    for ours, theirs in zip(by_source(found), by_source(expected), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-    assert found[6:10] == (nodes, nodes, -1, self_loops)
-    assert build_graph(edge_index, nodes, nodes, self_loops) is found
-    check_tiles(found)
-
-
-def by_source(graph: Graph) -> tuple[Tensor, Tensor]:
-    """row and perm, the entries of each source in the order of perm."""
-    count = int(graph.colptr[-1])
-    src = torch.arange(graph.num_src, device=graph.col.device).repeat_interleave(
-        graph.colptr.diff()
-    )
-    order = (src * graph.col.size(0) + graph.perm[:count]).argsort()
-    return graph.row[order], graph.perm[order]
-
-
-def check_tiles(graph: Graph) -> None:
-    """No edge leaves a tile; they begin where find_tiles has them begin, or later."""
-    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
-    assert graph.tiles.dtype == tiles.dtype
-    assert graph.tiles.shape == tiles.shape
-    assert (graph.tiles >= tiles).all()
-    assert graph.tiles[-1] == graph.num_dst
-    dst = torch.arange(graph.num_dst, device=graph.col.device).repeat_interleave(
-        graph.rowptr.diff()
-    )
-    src = graph.col[: dst.numel()]
-    tiles = graph.tiles.long()
-    assert torch.equal(*(torch.searchsorted(tiles, ends.long(), right=True) for ends in (src, dst)))
-
-
 @pytest.mark.parametrize("self_loops", [False, True])
 @pytest.mark.parametrize("remove_edge_index", [False, True])
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32], ids=str)
@@ -101,7 +58,7 @@ def test_batch(kind, dtype, remove_edge_index, self_loops, device):
     transform = PrecomputeGraph(dtype, remove_edge_index)
     batch = Batch.from_data_list([transform(data) for data in graphs]).to(device)
     assert batch.num_edges == sum(data.num_edges for data in graphs)
-    check_structure(batch, self_loops)
+    check_prepared(batch, self_loops)
     assert edges_of(batch) == edges_of(Batch.from_data_list(graphs))
     assert batch.edge_index is batch.edge_index
     assert batch.edge_index.dtype == torch.int64
@@ -113,8 +70,8 @@ def test_single_graphs(kind, device):
     for original in graphs_of(kind):
         before = original.edge_index.clone()
         data = PrecomputeGraph()(original).to(device)
-        check_structure(data, False)
-        check_structure(data, True)
+        check_prepared(data, False)
+        check_prepared(data, True)
         assert edges_of(data) == edges_of(original)
         assert data.num_nodes == original.num_nodes
         assert type(original) is Data  # it is as it was
@@ -321,7 +278,7 @@ def test_loader(kind, workers, device):
     for i, batch in enumerate(loader):
         batch = batch.to(device, non_blocking=True)
         assert isinstance(batch, PrecomputedData)
-        check_structure(batch, True)
+        check_prepared(batch, True)
         assert edges_of(batch) == edges_of(Batch.from_data_list(graphs[5 * i : 5 * i + 5]))
 
 
@@ -331,7 +288,7 @@ def test_to_data_list(device):
         for found, data in zip(batch.to_data_list(), prepared, strict=True):
             assert type(found) is PrecomputedData
             assert edges_of(found) == edges_of(data)
-            check_structure(found, False)
+            check_prepared(found, False)
     again = Batch.from_data_list(batch.to_data_list())
     assert torch.equal(again.edge_index, batch.edge_index)
 
@@ -341,7 +298,7 @@ def test_moving_makes_another(device):
     edge_index = batch.edge_index
     moved = copy.copy(batch).to(device)
     assert moved.edge_index.device.type == device
-    check_structure(moved, False)
+    check_prepared(moved, False)
     assert batch.edge_index is edge_index
 
 
@@ -350,7 +307,7 @@ def test_copies_and_pickles():
     batch.graph()
     for twin in (copy.deepcopy(batch), pickle.loads(pickle.dumps(batch)), copy.copy(batch)):
         assert torch.equal(twin.edge_index, batch.edge_index)
-        check_structure(twin, False)
+        check_prepared(twin, False)
 
 
 class Dataset(InMemoryDataset):
@@ -373,7 +330,7 @@ def test_dataset(tmp_path):
     for found, data in zip(dataset, graphs_of("loops"), strict=True):
         assert type(found) is PrecomputedData
         assert edges_of(found) == edges_of(data)
-    check_structure(Batch.from_data_list(list(dataset)), False)
+    check_prepared(Batch.from_data_list(list(dataset)), False)
 
 
 def test_nothing_is_kept_alive():
@@ -406,7 +363,7 @@ def test_own_class():
     batch = Batch.from_data_list([PrecomputeGraph()(data) for data in graphs])
     assert isinstance(batch, OwnData)
     assert batch.mine.tolist() == [1 + 7 * i for i in range(len(graphs))]
-    check_structure(batch, True)
+    check_prepared(batch, True)
 
 
 def test_applied_twice():
@@ -425,10 +382,10 @@ def fan(edges: int) -> Data:
 
 def test_limits():
     batch = Batch.from_data_list([PrecomputeGraph()(fan(65535))] * 2)
-    check_structure(batch, True)
+    check_prepared(batch, True)
     with pytest.raises(ValueError, match=r"^index_dtype: expected torch.int32 .*got torch.int16"):
         PrecomputeGraph()(fan(65536))
-    check_structure(PrecomputeGraph(torch.int32)(fan(65536)), False)
+    check_prepared(PrecomputeGraph(torch.int32)(fan(65536)), False)
 
 
 def test_wrong_data():

@@ -9,6 +9,7 @@ COLORS = {
     "auto": "#1b6ca8",
     "dfgnn": "#1b6ca8",
     "dfgnn-convert": "#6aaed6",
+    "dfgnn-device": "#3f8fbf",
     "dfgnn-compiled": "#9ecae1",
     "smmf": "#4c9f70",
     "pmf": "#e0a030",

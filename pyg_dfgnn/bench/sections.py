@@ -184,9 +184,9 @@ def end_to_end(scope: Scope) -> Iterator[Case]:
         some = ("PATTERN", "MNIST", "COCO-SP") if dtype != "fp32" else BATCHES
         for model in MODELS if dtype == "fp32" else MODELS[:1]:
             names = some if model == "gt" and not is_small else ("PATTERN",)
-            backends = ["dfgnn", "dfgnn-convert", "pyg"]
-            if not scope.quick and dtype == "fp32" and model != "agnn":
-                backends.append("pyg-compiled")
+            backends = ["dfgnn", "dfgnn-convert", "dfgnn-device", "pyg"]
+            if not scope.quick and model != "agnn":
+                backends += ["dfgnn-compiled", "pyg-compiled"]
             for name in scope.select(*names):
                 for backend in backends:
                     yield TrainingStep(name, scope.size(name), model, dtype, backend, *shape)

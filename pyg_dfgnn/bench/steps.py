@@ -6,7 +6,8 @@ for its parts the device is waited for after each. Backends:
 
     dfgnn           our layers; graphs went through PrecomputeGraph, the model gets the edge_index
     dfgnn-convert   our layers; the edge_index of each batch is converted on the device
-    dfgnn-compiled  the first, its blocks in torch.compile; the model gets the Graph
+    dfgnn-device    the first, its batches collated by DeviceDataset, on the device
+    dfgnn-compiled  that, its blocks in torch.compile; the model gets the Graph
     pyg             PyG's layers
     pyg-compiled    PyG's layers, blocks in torch.compile
 
@@ -26,6 +27,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from ..graph import Graph, build_graph
+from ..loader import DeviceDataset
 from ..transforms import PrecomputeGraph
 from .case import Case, Row
 from .lab import Lab
@@ -34,11 +36,12 @@ from .models import Net
 from .operands import DTYPES
 
 PHASES = ("collate", "copy", "structure", "forward", "backward", "optimizer")
-BACKENDS = ("dfgnn", "dfgnn-convert", "dfgnn-compiled", "pyg", "pyg-compiled")
+BACKENDS = ("dfgnn", "dfgnn-convert", "dfgnn-device", "dfgnn-compiled", "pyg", "pyg-compiled")
 LABELS = {
     "dfgnn": "pyg_dfgnn",
     "dfgnn-convert": "pyg_dfgnn, converting",
-    "dfgnn-compiled": "pyg_dfgnn compiled",
+    "dfgnn-device": "pyg_dfgnn, DeviceLoader",
+    "dfgnn-compiled": "pyg_dfgnn, DeviceLoader, compiled",
     "pyg": "PyG eager",
     "pyg-compiled": "PyG compiled",
 }
@@ -91,10 +94,9 @@ class TrainingStep(Case):
             row[f"{phase}_ms"] = Timing.of([part[phase] for part in parts]).rounded()
 
     def forget_other_code(self, lab: Lab) -> None:
-        """Keeps what was compiled for the same model: it fits the batches of all data sets.
-
-        Of other models torch would keep so many, and then compile no more."""
-        model = dataclasses.replace(self, workload="", batch=0)
+        """Keeps what was compiled for the same model, of either library: it fits the batches of all
+        data sets. Of other models torch would keep so many, and then compile no more."""
+        model = dataclasses.replace(self, workload="", batch=0, backend="")
         if lab.made.get("compiled") != model:
             torch._dynamo.reset()
             lab.made["compiled"] = model
@@ -120,6 +122,9 @@ class Training:
         if self.is_precomputed:
             transform = PrecomputeGraph()
             self.graphs = [transform(graph) for graph in graphs]
+        self.dataset: DeviceDataset | None = None
+        if case.backend in ("dfgnn-device", "dfgnn-compiled"):
+            self.dataset = DeviceDataset(self.graphs, device)
         self.net = case.net("dfgnn" if self.is_ours else "pyg").to(device)
         self.optimizer = torch.optim.Adam(self.net.parameters(), fused=True)
         if self.is_compiled:
@@ -142,12 +147,7 @@ class Training:
         return loss
 
     def gradients(self, finished: Callable[[str], None]) -> Tensor:
-        batch = Batch.from_data_list(self.graphs)
-        if self.device == "cuda":
-            batch = batch.pin_memory()
-        finished("collate")
-        batch = batch.to(self.device, non_blocking=True)
-        finished("copy")
+        batch = self.batch(finished)
         structure = self.structure_of(batch)
         finished("structure")
         with torch.autocast(self.device, DTYPES[self.case.dtype], self.case.dtype != "fp32"):
@@ -156,6 +156,20 @@ class Training:
         loss.backward()
         finished("backward")
         return loss.detach()
+
+    def batch(self, finished: Callable[[str], None]) -> Batch:
+        if self.dataset is not None:
+            batch = self.dataset.batch(range(len(self.graphs)))
+            finished("collate")
+            finished("copy")
+            return batch
+        batch = Batch.from_data_list(self.graphs)
+        if self.device == "cuda":
+            batch = batch.pin_memory()
+        finished("collate")
+        batch = batch.to(self.device, non_blocking=True)
+        finished("copy")
+        return batch
 
     def check(self, loss: float, gradient: Tensor) -> str:
         """What is wrong with the first step; empty for nothing."""
