@@ -50,8 +50,10 @@ struct Attention {
   const void *a_edge, *bias;          // A [num_edges, heads] or null
   double scale, negative_slope, dropout_p;
   const int64_t* seed;  // on the device; null without dropout
-  Index tiles;          // [num_tiles + 1], of the tile kernels: where tiles begin (find_tiles in graph.h)
+  // Of the tile kernels: where tiles begin, [num_tiles + 1], and masks of rows, and backward of columns (graph.h)
+  Index tiles;
   int64_t num_tiles;
+  const int *row_masks, *column_masks;
   int64_t max_degree = -1;  // edges of the longest row, where it is known, to go the shorter way where none is long
 };
 

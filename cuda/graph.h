@@ -65,4 +65,13 @@ struct FindTiles {
 };
 cudaError_t find_tiles(const FindTiles& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
+// Masks of a graph's rows, or, of its CSC, of its columns: [num_nodes, kMaskWords], see tile_geometry.h.
+struct MakeMasks {
+  Index ptr, ind;  // compressed rows or columns
+  int64_t num_nodes, num_edges;
+  const int* tiles;
+  int* masks;
+};
+cudaError_t make_masks(const MakeMasks& task, cudaStream_t stream);
+
 }  // namespace dfgnn::cuda

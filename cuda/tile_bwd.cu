@@ -157,23 +157,22 @@ using ColumnChunks = Chunks<S, score != Score::additive, false, kDouble<score, S
 template <Score score, class S>
 constexpr int kStagesBytes = kWindowsBytes<score, S> + RowChunks<score, S>::kBytes;
 
-// fill(): fills the mask or, where it is filled, gives the same rows again.
-template <Score score, class S, bool kPositions, class Fill>
+template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w, int h,
-                                            const EdgeMask& mask, const Fill& fill, unsigned char* stages) {
+                                            WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int warp = threadIdx.x / kWarp;
+  masks.stage(a.row_masks, w);
   unsigned char *grads = stages, *queries = grads + S::kWindowBytes;
   Rows<S>(a, g.grad_out, h).template stage<kWindow>(grads, w.first, w.first + w.count);
   if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
   RowChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, a.value, h), Rows<S>(a, a.src, h), w);
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
-  uint32_t irregular = fill();
   wait_for_copies();
   Rows<S>::template split<kWindow>(grads);
   if (kNeedsDots) Rows<S>::template split<kWindow>(queries);
   __syncthreads();
+  auto [active, mine, others] = masks.read<kPositions>(w);
 
   RowTerms row[2];
 #pragma unroll
@@ -183,8 +182,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
     row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), delta};
   }
-  MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
-  const uint32_t active = mask.all_active(), mine = mask.active[warp];
+  MaskRows<kPositions> edges(masks, a.rowptr, a.num_edges, w, others);
   const Dropout dropout(a);
   Features<S> grad;
   float grad_scalar[2] = {0, 0};
@@ -229,28 +227,28 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     const float infinite = nan_if_infinite<S>(grad, v) + grad_scalar[v] * 0.0f;
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
-    if (window_row(v) < w.count && !(irregular >> warp_row(v) & 1)) {
+    if (!(others >> warp_row(v) & 1)) {
       store_gradient<score, S>(a, g.dst, i[v], h, grad, v, grad_scalar[v]);
     }
-    irregular |= rows_not_zero(infinite, v);
+    others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(irregular, w, [&](int n) { backward_row<score, S>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) { backward_row<score, S>(a, g, n, h); });
 }
 
-template <Score score, class S, bool kPositions, class Fill>
+template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
-                                               int h, const EdgeMask& mask, const Fill& fill, unsigned char* stages) {
+                                               int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int warp = threadIdx.x / kWarp;
+  masks.stage(a.column_masks, w);
   unsigned char *values = stages, *keys = values + S::kWindowBytes;
   Rows<S>(a, a.value, h).template stage<kWindow>(values, w.first, w.first + w.count);
   if (kNeedsDots) Rows<S>(a, a.src, h).template stage<kWindow>(keys, w.first, w.first + w.count);
   ColumnChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, g.grad_out, h), Rows<S>(a, a.dst, h), w);
-  uint32_t irregular = fill();
   wait_for_copies();
   Rows<S>::template split<kWindow>(values);
   if (kNeedsDots) Rows<S>::template split<kWindow>(keys);
   __syncthreads();
+  auto [active, mine, others] = masks.read<kPositions>(w);
 
   int node[2];
   float src[2];
@@ -259,8 +257,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     node[v] = w.node(window_row(v));
     src[v] = src_term<score>(a, node[v], h);
   }
-  MaskRows<kPositions> edges(mask, a.colptr, a.num_edges, w);
-  const uint32_t active = mask.all_active(), mine = mask.active[warp];
+  MaskRows<kPositions> edges(masks, a.colptr, a.num_edges, w, others);
   const Dropout dropout(a);
   Features<S> grad, grad_value;
   float grad_scalar[2] = {0, 0};
@@ -305,13 +302,13 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const float infinite = nan_if_infinite<S>(grad, v) + nan_if_infinite<S>(grad_value, v) + grad_scalar[v] * 0.0f;
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
     grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
-    if (window_row(v) < w.count && !(irregular >> warp_row(v) & 1)) {
+    if (!(others >> warp_row(v) & 1)) {
       store_row<S>(grad_value, v, 1, a.features(g.value, node[v], h), a.head_dim);
       store_gradient<score, S>(a, g.src, node[v], h, grad, v, grad_scalar[v]);
     }
-    irregular |= rows_not_zero(infinite, v);
+    others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(irregular, w, [&](int n) { backward_column<score, S>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) { backward_column<score, S>(a, g, n, h); });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
@@ -326,18 +323,14 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                     int heads_of_block) {
   extern __shared__ __align__(16) unsigned char stages[];
-  __shared__ EdgeMask mask;
+  __shared__ WindowMasks masks;
   Window w;
   if (!find_window(a, w)) return;
-  const auto fill = [&] {
-    return kRows ? mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w)
-                 : mask.fill<kPositions>(a.colptr, a.row, a.num_edges, w);
-  };
-  for_heads<S>(a.heads, heads_of_block, fill, [&](int h, const auto& once) {
+  for_heads<S>(a.heads, heads_of_block, [&](int h) {
     if constexpr (kRows) {
-      rows_window<score, S, kPositions>(a, g, w, h, mask, once, stages);
+      rows_window<score, S, kPositions>(a, g, w, h, masks, stages);
     } else {
-      columns_window<score, S, kPositions>(a, g, w, h, mask, once, stages);
+      columns_window<score, S, kPositions>(a, g, w, h, masks, stages);
     }
   });
 }
@@ -359,8 +352,8 @@ bool tile_bwd_fits(const Attention& a) {
   return cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
          for_tile_shape(a, [&]<Score score, class S>() {
-           return kStagesBytes<score, S> + static_cast<int>(sizeof(EdgeMask)) <= limit ? cudaSuccess
-                                                                                       : cudaErrorNotSupported;
+           return kStagesBytes<score, S> + static_cast<int>(sizeof(WindowMasks)) <= limit ? cudaSuccess
+                                                                                          : cudaErrorNotSupported;
          }) == cudaSuccess;
 }
 

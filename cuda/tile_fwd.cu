@@ -41,19 +41,18 @@ constexpr int kWindowBytes = score == Score::additive ? 0 : S::kWindowBytes;
 template <Score score, class S>
 using ForwardChunks = Chunks<S, score != Score::additive, true, score == Score::additive>;
 
-// fill(): fills the mask or, where it is filled, gives the same rows again.
-template <Score score, class S, bool kPositions, class Fill>
+template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
-                                               int h, const EdgeMask& mask, const Fill& fill, unsigned char* stages) {
+                                               int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  const int warp = threadIdx.x / kWarp;
+  masks.stage(a.row_masks, w);
   if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(stages, w.first, w.first + w.count);
   ForwardChunks<score, S> chunks(stages + kWindowBytes<score, S>, Rows<S>(a, kNeedsDots ? a.src : a.value, h),
                                  Rows<S>(a, a.value, h), w);
-  uint32_t irregular = fill();
   wait_for_copies();
   if (kNeedsDots) Rows<S>::template split<kWindow>(stages);
   __syncthreads();
+  auto [active, mine, others] = masks.read<kPositions>(w);
 
   int i[2];
   float dst[2], m[2], sum[2] = {};
@@ -63,11 +62,10 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     dst[v] = dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
   }
-  MaskRows<kPositions> edges(mask, a.rowptr, a.num_edges, w);
+  MaskRows<kPositions> edges(masks, a.rowptr, a.num_edges, w, others);
   const Dropout dropout(a);
   Features<S> out;
   bool is_empty = true;
-  const uint32_t active = mask.all_active(), mine = mask.active[warp];
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
@@ -133,13 +131,13 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   for (int v = 0; v < 2; ++v) {
     sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 1);
     sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 2);
-    if (window_row(v) < w.count && !(irregular >> warp_row(v) & 1)) {
+    if (!(others >> warp_row(v) & 1)) {
       store_row<S>(out, v, sum[v] == 0 ? 0 : 1 / sum[v], a.features(outputs.out, i[v], h), a.head_dim);
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h)] = m[v] + log(sum[v]);
     }
-    irregular |= rows_not_zero(nan_if_infinite<S>(out, v), v);
+    others |= rows_not_zero(nan_if_infinite<S>(out, v), v);
   }
-  for_rows_of(irregular, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
+  for_rows_of(others, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
@@ -154,13 +152,11 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
     tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                     int heads_of_block) {
   extern __shared__ __align__(16) unsigned char stages[];
-  __shared__ EdgeMask mask;
+  __shared__ WindowMasks masks;
   Window w;
   if (!find_window(a, w)) return;
-  const auto fill = [&] { return mask.fill<kPositions>(a.rowptr, a.col, a.num_edges, w); };
-  for_heads<S>(a.heads, heads_of_block, fill, [&](int h, const auto& once) {
-    forward_window<score, S, kPositions>(a, outputs, w, h, mask, once, stages);
-  });
+  for_heads<S>(a.heads, heads_of_block,
+               [&](int h) { forward_window<score, S, kPositions>(a, outputs, w, h, masks, stages); });
 }
 
 }  // namespace
@@ -168,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   return for_tile_shape(a, [&]<Score score, class S>() {
     constexpr int bytes = kWindowBytes<score, S> + ForwardChunks<score, S>::kBytes;
-    static_assert(bytes + sizeof(EdgeMask) <= 99 * 1024,
+    static_assert(bytes + sizeof(WindowMasks) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
     return launch_tile<S>(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
                           bytes, a, stream, Typed<typename S::T>{a}, outputs);

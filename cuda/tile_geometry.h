@@ -11,6 +11,15 @@ constexpr int kWindow = 64;     // of a block,
 constexpr int kChunk = 32;      // and nodes on the other side that they meet at a time
 constexpr int kMaxChunks = 24;  // wider tiles go edge by edge
 
+// A node's edges as bits, of its row or of its column: what the row is like (kMaskIrregular, …; below them a bit for
+// each chunk in which it has edges), the node that its edges end with where they do not ascend to it, else kNoLast, and
+// for each chunk a bit for each node. Nodes are counted from the tile's first.
+constexpr int kMaskWords = 2 + kMaxChunks;
+constexpr int kMaskIrregular = 1 << kMaxChunks;  // an edge twice, or to outside of the tile: there are no bits
+constexpr int kMaskDisordered =
+    1 << (kMaxChunks + 1);  // edges that do not ascend, the last aside: self-loops are there
+constexpr int kNoLast = kMaxChunks * kChunk;
+
 // Whether heads of that size, in numbers of so many bytes, have kernels: rows are made of 16-byte pieces, and double
 // has no tensor cores here.
 #ifdef __CUDACC__
@@ -19,6 +28,11 @@ __host__ __device__
     constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim) {
   return number_bytes <= 4 && head_dim <= 128 && head_dim * number_bytes % 16 == 0;
 }
+
+// Numbers that say where tiles begin, and, with masks behind them, where the rows' begin; then come the columns'.
+constexpr int64_t boundaries_of(int64_t nodes) { return (nodes + kStride - 1) / kStride + 1; }
+constexpr int64_t masks_begin(int64_t nodes) { return (boundaries_of(nodes) + 1) / 2 * 2; }  // they are read by twos
+constexpr int64_t size_with_masks(int64_t nodes) { return masks_begin(nodes) + 2 * nodes * kMaskWords; }
 
 // Rows of the windows of a tile of that many nodes.
 #ifdef __CUDACC__

@@ -1,8 +1,9 @@
-// Finds the tiles of a graph: a scan over how far edges reach, then a search for what they leave free.
+// Finds the tiles of a graph, by a scan over how far edges reach and a search for what they leave free, and makes the
+// masks of its nodes.
 #include <cub/device/device_scan.cuh>
 
+#include "edge_mask.cuh"
 #include "graph.h"
-#include "tile_window.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -57,15 +58,39 @@ __global__ void __launch_bounds__(tile::kThreads) blocks_kernel(const __grid_con
   __shared__ EdgeMask mask;
   Window w;
   if (!find_window(a, w)) return;
-  const uint32_t irregular = mask.fill<true>(a.rowptr, a.col, a.num_edges, w);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = warp * kWarpRows + lane;
-  unsigned long long cost = 0;
-  if (lane < kWarpRows && row < w.count && irregular >> lane & 1) {
-    cost = row_range(a.rowptr, w.first + row, a.num_edges).size();
-  }
-  __syncwarp();
-  if (lane == 0) cost += __popc(mask.active[warp]);
+  const int64_t degree = mask.fill(a.rowptr, a.col, a.num_edges, w);
+  const int chunks = mask.rows[EdgeMask::row()][0];
+  const bool is_single = (chunks & (kMaskIrregular | kMaskDisordered)) != 0;
+  const uint32_t active = __reduce_or_sync(kAllLanes, is_single ? 0 : chunks);
+  unsigned long long cost = threadIdx.x % kWarp == 0 ? __popc(active) : 0;
+  if (is_single && EdgeMask::lane_of_row() == 0) cost += degree;
   if (cost > 0) atomicAdd(reinterpret_cast<unsigned long long*>(blocks), cost);
+}
+
+// The masks of the block's window.
+__global__ void __launch_bounds__(tile::kThreads) masks_kernel(const __grid_constant__ Attention a, int* masks) {
+  using namespace tile;
+  __shared__ EdgeMask mask;
+  Window w;
+  if (!find_window(a, w)) return;
+  mask.fill(a.rowptr, a.col, a.num_edges, w);
+  __syncthreads();
+  int* to = masks + static_cast<int64_t>(w.first) * kMaskWords;
+  for (int x = threadIdx.x; x < w.count * kMaskWords; x += tile::kThreads) {
+    to[x] = mask.rows[x / kMaskWords][x % kMaskWords];
+  }
+}
+
+// What find_window and masks are read from.
+Attention tiled(Index ptr, Index ind, int64_t num_nodes, int64_t num_edges, const int* tiles) {
+  Attention a{};
+  a.rowptr = ptr;
+  a.col = ind;
+  a.num_dst = a.num_src = num_nodes;
+  a.num_edges = num_edges;
+  a.tiles = {tiles, false};
+  a.num_tiles = (num_nodes + tile::kStride - 1) / tile::kStride;
+  return a;
 }
 
 }  // namespace
@@ -89,15 +114,16 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
   const int64_t strides = (t.num_nodes + tile::kStride - 1) / tile::kStride;
   tiles_kernel<<<blocks_for(strides + 1), kThreads, 0, stream>>>(t, reach);
   if (t.num_nodes > 0) {
-    Attention a{};
-    a.rowptr = t.rowptr;
-    a.col = t.col;
-    a.num_dst = a.num_src = t.num_nodes;
-    a.num_edges = t.num_edges;
-    a.tiles = {t.tiles, false};
-    a.num_tiles = strides;
+    const Attention a = tiled(t.rowptr, t.col, t.num_nodes, t.num_edges, t.tiles);
     blocks_kernel<<<tile::blocks_of(strides), tile::kThreads, 0, stream>>>(a, t.blocks);
   }
+  return cudaGetLastError();
+}
+
+cudaError_t make_masks(const MakeMasks& t, cudaStream_t stream) {
+  if (t.num_nodes == 0) return cudaSuccess;
+  const Attention a = tiled(t.ptr, t.ind, t.num_nodes, t.num_edges, t.tiles);
+  masks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.masks);
   return cudaGetLastError();
 }
 

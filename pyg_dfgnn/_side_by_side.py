@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .graph import Graph
+from .graph import Graph, with_masks
 
 TILE_STRIDE = 64
 
@@ -39,10 +39,11 @@ class SideBySide:
             rowptr, col, eid, colptr, row, perm, tiles = torch.ops.dfgnn.side_by_side(
                 *self.arguments, self_loops=self_loops
             )
-            self.graphs[self_loops] = Graph(
+            graph = Graph(
                 rowptr, col, eid, colptr, row, perm, self.num_nodes, self.num_nodes, -1, self_loops,
                 tiles, self.tile_blocks,
             )  # fmt: skip
+            self.graphs[self_loops] = with_masks(graph) if col.is_cuda else graph
         return self.graphs[self_loops]
 
     def edge_index(self) -> Tensor:

@@ -38,8 +38,9 @@ class Graph(NamedTuple):
         self_loops: Whether each node got one self-loop in the place of those that ``edge_index``
             had.
         tiles: What ``dfgnn::find_tiles`` finds, int32 ``[ceil(num_dst / 64) + 1]``: where runs of
-            nodes begin whose edges stay inside, which method "tile" computes as dense blocks. None
-            where nobody looked.
+            nodes begin whose edges stay inside, which method "tile" computes as dense blocks. Where
+            "auto" may choose that method, edges as bits follow (``dfgnn::with_masks``). None where
+            nobody looked.
         tile_blocks: The work of method "tile", in blocks; −1 where it is unknown.
     """
 
@@ -266,9 +267,23 @@ def _build_checked(
             f"[{int(src.min())}, {int(src.max())}], expected [0, {num_src}), and destinations in "
             f"[{int(dst.min())}, {int(dst.max())}], expected [0, {num_dst})"
         )
-    return Graph(
+    return with_masks(Graph(
         g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, num_dst, num_src, max_degree, self_loops,
         g.tiles, tile_blocks,
+    ))  # fmt: skip
+
+
+def with_masks(g: Graph) -> Graph:
+    """The graph, its tiles with masks where method "auto" may choose "tile". Scriptable."""
+    tiles = g.tiles
+    # It never takes a block for less than 45 edges, nor what a node saves for more than 20.
+    edges = g.col.size(0) + 20 * g.num_dst
+    if tiles is None or g.tile_blocks < 0 or 45 * g.tile_blocks >= edges:
+        return g
+    tiles = torch.ops.dfgnn.with_masks(tiles, g.rowptr, g.col, g.colptr, g.row)
+    return Graph(
+        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, g.num_dst, g.num_src, g.max_degree,
+        g.self_loops, tiles, g.tile_blocks,
     )  # fmt: skip
 
 
@@ -287,7 +302,7 @@ def _build_eager(
     if not self_loops and _compresses_itself(edge_index, num_src, num_dst, flow):
         graph, stats = _convert_edge_index(edge_index, flow)
         max_degree, _, tile_blocks = stats.tolist()
-        return graph._replace(max_degree=max_degree, tile_blocks=tile_blocks)
+        return with_masks(graph._replace(max_degree=max_degree, tile_blocks=tile_blocks))
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_geometric.nn
 from layers import edge_index_of, transposed
-from structures import check_by_source, edges_of, expected_edges
+from structures import check_by_source, check_masks, edges_of, expected_edges
 from torch_geometric import EdgeIndex
 
 from pyg_dfgnn import Graph, build_graph
@@ -141,10 +141,11 @@ def test_tiles(name, self_loops, cuda):
     for edges in (edge_index, known_order, transposed(edge_index, csr.num_src, csr.num_dst)):
         graph = build_graph(edges, csr.num_src, csr.num_dst, self_loops)
         tiles, blocks = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
-        assert torch.equal(graph.tiles, tiles)
+        assert torch.equal(graph.tiles[: tiles.numel()], tiles)
         assert graph.tile_blocks == int(blocks)
+        check_masks(graph, tiles)
         moved = graph.to("cpu")
-        assert torch.equal(moved.tiles, tiles.cpu())
+        assert torch.equal(moved.tiles, graph.tiles.cpu())
         assert moved.tile_blocks == graph.tile_blocks
 
 
@@ -162,8 +163,18 @@ def test_tiles_without_looking(cuda):
     edge_index = edge_index_of(csr)
     compiled = torch.compile(lambda e: build_graph(e, csr.num_src, csr.num_dst), fullgraph=True)
     found, expected = compiled(edge_index), build_graph(edge_index, csr.num_src, csr.num_dst)
-    assert torch.equal(found.tiles, expected.tiles)
+    assert torch.equal(found.tiles, expected.tiles[: found.tiles.numel()])
     assert found.tile_blocks == -1
+
+
+@pytest.mark.parametrize(("density", "has_masks"), [(0.003, False), (0.9, True)])
+def test_masks(density, has_masks, cuda):
+    """Where "auto" may choose "tile"."""
+    csr = graphs.batch([700, 1, 130], density).to(cuda)
+    graph = build_graph(edge_index_of(csr), csr.num_src, csr.num_dst)
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    assert (graph.tiles.numel() > tiles.numel()) == has_masks
+    check_masks(graph, tiles)
 
 
 # Errors

@@ -39,7 +39,7 @@ struct Attention {
   double negative_slope = 0.0;      // additive, additive_v2
   double dropout_p = 0.0;           // in [0, 1]
   at::Tensor seed;                  // int64 [1] on the operands' device; defined where dropout_p > 0
-  at::Tensor tiles;                 // of the tile method, where the caller gave them (see graph.cpp)
+  at::Tensor tiles;                 // of the tile method, where the caller gave them, with or without masks (graph.cpp)
   int64_t max_degree = -1;          // edges of the longest row, where the caller gave it
 
   int64_t num_dst() const { return rowptr.numel() - 1; }

@@ -1,6 +1,7 @@
 // The operators on CPU and CUDA tensors.
 #include <torch/library.h>
 
+#include "../../cuda/tile_geometry.h"
 #include "graph.h"
 #include "method.h"
 #include "operands.h"
@@ -43,11 +44,13 @@ struct Cuda {
   }
 
  private:
-  static Attention with_tiles(Attention attention, Method method) {
-    if (method == Method::tile && !attention.tiles.defined()) {
-      attention.tiles = std::get<0>(find_tiles_cuda(attention.rowptr, attention.col));
+  static Attention with_tiles(Attention a, Method method) {
+    if (method != Method::tile) return a;
+    if (!a.tiles.defined()) a.tiles = std::get<0>(find_tiles_cuda(a.rowptr, a.col));
+    if (a.tiles.numel() != cuda::tile::size_with_masks(a.num_dst())) {
+      a.tiles = with_masks_cuda(a.tiles, a.rowptr, a.col, a.colptr, a.row);
     }
-    return attention;
+    return a;
   }
 };
 #endif

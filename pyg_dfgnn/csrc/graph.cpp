@@ -53,6 +53,25 @@ Tiles find_tiles(const at::Tensor& rowptr, const at::Tensor& col) {
   return kernel(rowptr.contiguous(), col.contiguous());
 }
 
+// The tiles with masks behind them: for each node its edges in its tile as bits, first of all rows, then of all columns
+// (tile_geometry.h). They are what the tile kernels read in the place of the edges, and would be made for every call.
+template <auto kernel>
+at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
+                      const at::Tensor& colptr, const at::Tensor& row) {
+  check_csr(rowptr, col, rowptr.device());
+  check_index(tiles, "tiles", tiles, rowptr.device());
+  check_index(colptr, "colptr", rowptr, rowptr.device());
+  check_index(row, "row", rowptr, rowptr.device());
+  const int64_t nodes = rowptr.numel() - 1, boundaries = cuda::tile::boundaries_of(nodes);
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && tiles.numel() == boundaries, "tiles: expected the ", boundaries,
+              " int32 entries of find_tiles for ", nodes, " nodes, got ", tiles.numel(), " of ", tiles.scalar_type());
+  TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
+              "), got ", colptr.numel());
+  TORCH_CHECK(row.numel() == col.numel(), "row: expected as many entries as col (", col.numel(), "), got ",
+              row.numel());
+  return kernel(tiles.contiguous(), rowptr.contiguous(), col.contiguous(), colptr.contiguous(), row.contiguous());
+}
+
 // Graphs side by side, each of edges that are sorted by destination and then by source, from what is small and
 // concatenates: `degrees`, the edges that a node is the destination and the source of; `local_perm`, what perm of each
 // graph alone is; both int32, or int16 that is read without sign; and `ptr`, the first node of each graph, then N.
@@ -84,7 +103,7 @@ Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, 
                             make(nodes + 1),
                             make(capacity),
                             make(capacity),
-                            at::empty({(nodes + kTileStride - 1) / kTileStride + 1}, options.dtype(at::kInt))};
+                            at::empty({cuda::tile::boundaries_of(nodes)}, options.dtype(at::kInt))};
   kernel(degrees.contiguous(), local_perm.contiguous(), ptr.contiguous(), self_loops, structure);
   return structure;
 }
@@ -95,6 +114,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cpu>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cpu>);
   m.impl("find_tiles", find_tiles<find_tiles_cpu>);
+  m.impl("with_masks", with_masks<with_masks_cpu>);
   m.impl("side_by_side", side_by_side<side_by_side_cpu>);
 }
 
@@ -103,6 +123,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cuda>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cuda>);
   m.impl("find_tiles", find_tiles<find_tiles_cuda>);
+  m.impl("with_masks", with_masks<with_masks_cuda>);
   m.impl("side_by_side", side_by_side<side_by_side_cuda>);
 }
 #endif

@@ -14,16 +14,17 @@ using Csr = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 // colptr [num_src + 1], row [E], perm [E].
 using Csc = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-constexpr int64_t kTileStride = cuda::tile::kStride;
-// tiles int32 [ceil(num_nodes / kTileStride) + 1], blocks int64 [1].
+// tiles int32 [boundaries_of(num_nodes)], blocks int64 [1].
 using Tiles = std::tuple<at::Tensor, at::Tensor>;
-// rowptr [N + 1], col [C], eid [C], colptr [N + 1], row [C], perm [C], tiles int32 [ceil(N / kTileStride) + 1].
+// rowptr [N + 1], col [C], eid [C], colptr [N + 1], row [C], perm [C], tiles int32 [boundaries_of(N)].
 using Structure = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 Csr coo_to_csr_cpu(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
                    at::ScalarType index_type);
 Csc csr_to_csc_cpu(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src);
 Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col);
+at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
+                          const at::Tensor& colptr, const at::Tensor& row);
 void side_by_side_cpu(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
                       const Structure& structure);
 
@@ -31,6 +32,9 @@ Csr coo_to_csr_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_sr
                     at::ScalarType index_type);
 Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src);
 Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col);
+// Without a CSC, room for the masks of columns.
+at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
+                           const at::Tensor& colptr, const at::Tensor& row);
 void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
                        const Structure& structure);
 

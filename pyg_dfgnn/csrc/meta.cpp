@@ -46,10 +46,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_to_csc_meta(T rowptr, T col, 
           at::empty_symint({col.sym_numel()}, options)};
 }
 
+// As those of tile_geometry.h.
+c10::SymInt boundaries_of(const c10::SymInt& nodes) {
+  constexpr int64_t kStride = cuda::tile::kStride;
+  return (nodes + (kStride - 1)) / kStride + 1;
+}
+
 std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T) {
   const auto options = rowptr.options();
-  const auto strides = (rowptr.sym_numel() - 1 + (kTileStride - 1)) / kTileStride;
-  return {at::empty_symint({strides + 1}, options.dtype(at::kInt)), at::empty({1}, options.dtype(at::kLong))};
+  return {at::empty_symint({boundaries_of(rowptr.sym_numel() - 1)}, options.dtype(at::kInt)),
+          at::empty({1}, options.dtype(at::kLong))};
+}
+
+at::Tensor with_masks_meta(T tiles, T rowptr, T, T, T) {
+  const auto nodes = rowptr.sym_numel() - 1, begin = (boundaries_of(nodes) + 1) / 2 * 2;
+  return at::empty_symint({begin + nodes * (2 * cuda::tile::kMaskWords)}, tiles.options());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> side_by_side_meta(
@@ -65,7 +76,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
           make(nodes + 1),
           make(capacity),
           make(capacity),
-          at::empty_symint({(nodes + (kTileStride - 1)) / kTileStride + 1}, options.dtype(at::kInt))};
+          at::empty_symint({boundaries_of(nodes)}, options.dtype(at::kInt))};
 }
 
 }  // namespace
@@ -76,6 +87,7 @@ TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("coo_to_csr", coo_to_csr_meta);
   m.impl("csr_to_csc", csr_to_csc_meta);
   m.impl("find_tiles", find_tiles_meta);
+  m.impl("with_masks", with_masks_meta);
   m.impl("side_by_side", side_by_side_meta);
 }
 

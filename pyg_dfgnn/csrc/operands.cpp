@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "../../cuda/tile_geometry.h"
 #include "checks.h"
 #include "graph.h"
 #include "normalize.h"
@@ -97,10 +98,11 @@ Attention make_attention(const Call& call) {
   if (call.route.tiles.has_value()) {
     const auto& tiles = *call.route.tiles;
     check_index(tiles, "tiles", tiles, device);
-    const auto expected = (num_dst + kTileStride - 1) / kTileStride + 1;
-    TORCH_CHECK(tiles.numel() == expected, "tiles: expected the ", expected, " entries of find_tiles for ", num_dst,
-                " nodes, got ", tiles.numel());
-    attention.tiles = tiles.contiguous();
+    const auto expected = cuda::tile::boundaries_of(num_dst), with_masks = cuda::tile::size_with_masks(num_dst);
+    TORCH_CHECK(tiles.numel() == expected || tiles.numel() == with_masks, "tiles: expected the ", expected,
+                " entries of find_tiles for ", num_dst, " nodes, or ", with_masks, " of with_masks, got ",
+                tiles.numel());
+    attention.tiles = tiles.to(at::kInt).contiguous();
   }
   attention.scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   attention.negative_slope = call.parameter;

@@ -75,6 +75,7 @@ TORCH_LIBRARY(dfgnn, m) {
             .c_str());
   m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
   m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
+  m.def("with_masks(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr, Tensor row) -> Tensor");
   m.def(
       "side_by_side(Tensor degrees, Tensor local_perm, Tensor ptr, *, bool self_loops=False) -> "
       "(Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, Tensor tiles)");

@@ -48,7 +48,7 @@ class Collate {
     for_each_graph([&](int64_t begin, int64_t end) { write(begin, end); });
     for (auto* array : {col_, eid_, row_, perm_}) std::fill(array + rowptr_[nodes_], array + capacity_, Index(0));
     for (int64_t i = 0; i < num_tiles_; ++i) {
-      tiles_[i] = static_cast<int>(*std::lower_bound(ptr_, ptr_ + graphs_, std::min(i * kTileStride, nodes_)));
+      tiles_[i] = static_cast<int>(*std::lower_bound(ptr_, ptr_ + graphs_, std::min(i * cuda::tile::kStride, nodes_)));
     }
   }
 

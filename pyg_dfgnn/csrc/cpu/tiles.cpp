@@ -1,4 +1,5 @@
-// find_tiles_cpu: where edges leave a graph's nodes free to be cut, and what the tile kernels would do there.
+// find_tiles_cpu: where edges leave a graph's nodes free to be cut, and what the tile kernels would do there;
+// with_masks_cpu: the edges there as bits.
 #include <algorithm>
 #include <bitset>
 #include <vector>
@@ -42,9 +43,7 @@ class TileFinder {
 
   int64_t count_blocks(const int* tiles) const {
     int64_t blocks = 0;
-    for (int64_t t = 0; t * kStride < num_nodes_; ++t) {
-      const int64_t begin = tiles[t], end = tiles[t + 1];
-      if (begin == end) continue;
+    for_tiles(tiles, [&](int64_t begin, int64_t end) {
       const int rows = window_rows(static_cast<int>(end - begin));
       for (int64_t window = begin; window < end; window += rows) {
         const int64_t window_end = std::min(window + rows, end);
@@ -52,11 +51,58 @@ class TileFinder {
           blocks += count_band(band, std::min(band + kWarpRows, window_end), begin, end);
         }
       }
-    }
+    });
     return blocks;
   }
 
+  void make_masks(const int* tiles, int* masks) const {
+    for_tiles(tiles, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) make_mask(i, begin, end, masks + i * kMaskWords);
+    });
+  }
+
  private:
+  // Of all tiles; `tiles` may be anything.
+  template <class Visit>
+  void for_tiles(const int* tiles, Visit visit) const {
+    int64_t begin = 0;
+    for (int64_t t = 0; t * kStride < num_nodes_; ++t) {
+      const int64_t end = std::min<int64_t>(tiles[t + 1], num_nodes_);
+      if (end <= begin) continue;
+      visit(begin, end);
+      begin = end;
+    }
+  }
+
+  void make_mask(int64_t i, int64_t begin, int64_t end, int* mask) const {
+    std::fill_n(mask, kMaskWords, 0);
+    mask[1] = kNoLast;
+    int64_t last_position = -1;
+    for_row(i, [&](int64_t e, int64_t) { last_position = e; });
+    bool irregular = end - begin > kMaxChunks * kChunk, disordered = false;
+    int64_t previous = -1;
+    for_row(i, [&](int64_t e, int64_t j) {
+      irregular |= j < begin || j >= end;
+      if (irregular) return;
+      const int64_t node = j - begin;
+      int& word = mask[2 + node / kChunk];
+      const auto bit = static_cast<int>(1u << (node % kChunk));
+      irregular |= (word & bit) != 0;
+      word |= bit;
+      mask[0] |= 1 << (node / kChunk);
+      if (node <= previous && e == last_position) mask[1] = static_cast<int>(node);
+      disordered |= node <= previous && e != last_position;
+      previous = node;
+    });
+    if (irregular) {
+      std::fill_n(mask, kMaskWords, 0);
+      mask[0] = kMaskIrregular;
+      mask[1] = kNoLast;
+    } else if (disordered) {
+      mask[0] |= kMaskDisordered;
+    }
+  }
+
   template <class Visit>
   void for_row(int64_t i, Visit visit) const {
     const auto clamp = [this](int64_t e) { return std::clamp<int64_t>(e, 0, num_edges_); };
@@ -97,6 +143,13 @@ class TileFinder {
 };
 
 template <class Index>
+void with_masks(const at::Tensor& rowptr, const at::Tensor& col, const at::Tensor& colptr, const at::Tensor& row,
+                const int* tiles, int* masks) {
+  TileFinder<Index>(rowptr, col).make_masks(tiles, masks);
+  TileFinder<Index>(colptr, row).make_masks(tiles, masks + (rowptr.numel() - 1) * kMaskWords);
+}
+
+template <class Index>
 void find_tiles(const at::Tensor& rowptr, const at::Tensor& col, int* tiles, int64_t* blocks) {
   const TileFinder<Index> finder(rowptr, col);
   finder.find(tiles);
@@ -106,12 +159,21 @@ void find_tiles(const at::Tensor& rowptr, const at::Tensor& col, int* tiles, int
 }  // namespace
 
 Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col) {
-  const int64_t strides = (rowptr.numel() - 1 + kTileStride - 1) / kTileStride;
-  const auto tiles = at::empty({strides + 1}, rowptr.options().dtype(at::kInt));
+  const auto tiles = at::empty({boundaries_of(rowptr.numel() - 1)}, rowptr.options().dtype(at::kInt));
   const auto blocks = at::empty({1}, rowptr.options().dtype(at::kLong));
   const auto find = rowptr.scalar_type() == at::kLong ? find_tiles<int64_t> : find_tiles<int32_t>;
   find(rowptr, col, tiles.mutable_data_ptr<int>(), blocks.mutable_data_ptr<int64_t>());
   return {tiles, blocks};
+}
+
+at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
+                          const at::Tensor& colptr, const at::Tensor& row) {
+  const int64_t nodes = rowptr.numel() - 1;
+  const auto result = at::zeros({size_with_masks(nodes)}, tiles.options());
+  result.narrow(0, 0, boundaries_of(nodes)).copy_(tiles);
+  const auto make = rowptr.scalar_type() == at::kLong ? with_masks<int64_t> : with_masks<int32_t>;
+  make(rowptr, col, colptr, row, tiles.const_data_ptr<int>(), result.mutable_data_ptr<int>() + masks_begin(nodes));
+  return result;
 }
 
 }  // namespace dfgnn

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "../../../cuda/tile_geometry.h"
 #include "../attention.h"
 #include "tensors.h"
 
@@ -39,6 +40,9 @@ Attention align_features(Attention a) {
 
 cuda::Attention operands_of(const Attention& a) {
   check_sizes(a.num_dst(), a.num_src(), a.heads(), a.head_dim());
+  const auto* tiles = static_cast<const int*>(data_of(a.tiles));
+  const bool has_masks = tiles != nullptr && a.tiles.numel() == cuda::tile::size_with_masks(a.num_dst());
+  const auto* masks = has_masks ? tiles + cuda::tile::masks_begin(a.num_dst()) : nullptr;
   return {type_of(a.value),
           score_of(a.score),
           a.num_dst(),
@@ -64,7 +68,9 @@ cuda::Attention operands_of(const Attention& a) {
           a.dropout_p,
           static_cast<const int64_t*>(data_of(a.seed)),
           index_of(a.tiles),
-          a.tiles.defined() ? a.tiles.numel() - 1 : 0,
+          cuda::tile::boundaries_of(a.num_dst()) - 1,
+          masks,
+          has_masks ? masks + a.num_dst() * cuda::tile::kMaskWords : nullptr,
           a.max_degree};
 }
 

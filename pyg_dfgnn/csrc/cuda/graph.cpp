@@ -55,12 +55,29 @@ Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num
 Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col) {
   const c10::cuda::CUDAGuard guard(rowptr.device());
   const int64_t nodes = rowptr.numel() - 1;
-  auto tiles = at::empty({(nodes + kTileStride - 1) / kTileStride + 1}, rowptr.options().dtype(at::kInt));
+  auto tiles = at::empty({cuda::tile::boundaries_of(nodes)}, rowptr.options().dtype(at::kInt));
   auto blocks = at::empty({1}, rowptr.options().dtype(at::kLong));
   run(cuda::find_tiles,
       {read(rowptr), read(col), nodes, col.numel(), tiles.mutable_data_ptr<int>(), blocks.mutable_data_ptr<int64_t>()},
       rowptr.options());
   return {tiles, blocks};
+}
+
+at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
+                           const at::Tensor& colptr, const at::Tensor& row) {
+  const c10::cuda::CUDAGuard guard(rowptr.device());
+  const int64_t nodes = rowptr.numel() - 1;
+  const auto result = at::empty({cuda::tile::size_with_masks(nodes)}, tiles.options().dtype(at::kInt));
+  const auto boundaries = result.narrow(0, 0, cuda::tile::boundaries_of(nodes));
+  boundaries.copy_(tiles);
+  auto* masks = result.mutable_data_ptr<int>() + cuda::tile::masks_begin(nodes);
+  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* to) {
+    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), boundaries.const_data_ptr<int>(), to},
+                                    c10::cuda::getCurrentCUDAStream()));
+  };
+  make(rowptr, col, masks);
+  if (colptr.defined()) make(colptr, row, masks + nodes * cuda::tile::kMaskWords);
+  return result;
 }
 
 void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,

@@ -1,0 +1,148 @@
+"""with_masks: edges as bits, against a plain count, and the tile kernels that read them."""
+
+from itertools import pairwise
+
+import graphs
+import hypothesis
+import pytest
+import torch
+from calls import SCORES, backward_arguments, make_operands, operator
+from graphs import Csr
+from hypothesis import strategies as st
+from tilings import CHUNK, MAX_CHUNKS, SQUARE, batches, rows_of
+
+ops = torch.ops.dfgnn
+
+# cuda/tile_geometry.h
+WORDS = 2 + MAX_CHUNKS
+IRREGULAR, DISORDERED = 1 << MAX_CHUNKS, 1 << (MAX_CHUNKS + 1)
+NO_LAST = MAX_CHUNKS * CHUNK
+
+
+def arguments_of(graph: Csr) -> tuple[torch.Tensor, ...]:
+    tiles, _ = ops.find_tiles(graph.rowptr, graph.col)
+    colptr, row, _ = ops.csr_to_csc(graph.rowptr, graph.col, graph.num_dst)
+    return tiles, graph.rowptr, graph.col, colptr, row
+
+
+def masks_of(graph: Csr) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tiles, and the tiles with masks."""
+    arguments = arguments_of(graph)
+    return arguments[0], ops.with_masks(*arguments)
+
+
+def expected_mask(row: list[int], begin: int, end: int) -> list[int]:
+    inside = [j - begin for j in row]
+    if (
+        end - begin > NO_LAST
+        or not all(0 <= j < end - begin for j in inside)
+        or len(set(row)) < len(row)
+    ):
+        return [IRREGULAR, NO_LAST] + [0] * MAX_CHUNKS
+    words = [sum(1 << j % CHUNK for j in inside if j // CHUNK == c) for c in range(MAX_CHUNKS)]
+    first = sum(1 << c for c, word in enumerate(words) if word)
+    if sorted(inside[:-1]) != inside[:-1]:
+        first |= DISORDERED
+    descends = len(inside) > 1 and inside[-1] < inside[-2]
+    return [first, inside[-1] if descends else NO_LAST, *words]
+
+
+def check(graph: Csr) -> None:
+    tiles, found = masks_of(graph)
+    nodes, count = graph.num_dst, tiles.numel()
+    begin = count + count % 2
+    assert found.dtype == torch.int32
+    assert found.numel() == begin + 2 * nodes * WORDS
+    assert torch.equal(found[:count], tiles)
+    _, _, _, colptr, row = arguments_of(graph)
+    rows = rows_of(graph)
+    columns = [row[a:b].tolist() for a, b in pairwise(colptr.tolist())]
+    tile_of = torch.searchsorted(tiles, torch.arange(nodes, device=tiles.device), right=True)
+    bounds = [(int(tiles[t - 1]), int(tiles[t])) for t in tile_of.tolist()]
+    expected = [
+        expected_mask(edges, *bound)
+        for side in (rows, columns)
+        for edges, bound in zip(side, bounds, strict=True)
+    ]
+    masks = found[begin:].view(-1, WORDS).long() & 0xFFFFFFFF
+    assert masks.tolist() == expected
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", SQUARE)
+def test_graphs(name, index, device):
+    check(graphs.make(name, device, index))
+
+
+@hypothesis.given(graph=batches(), index=st.sampled_from([torch.int32, torch.int64]))
+def test_drawn(graph, index, device):
+    check(graph.to(device, index))
+
+
+@pytest.mark.parametrize("edge_terms", [False, True])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", ["batch", "batch_self_loops", "batch_duplicates", "hub"])
+def test_the_same_bits(name, score, edge_terms, device):
+    """Whether the caller has made the masks, or not even the tiles."""
+    graph = graphs.make(name, device)
+    tiles, with_masks = masks_of(graph)
+    operands = make_operands(score, graph, heads=2, head_dim=32, edge_terms=edge_terms)
+    backward = backward_arguments(score, graph, operands)
+    for op, arguments in (
+        ("tile_fwd", {"rowptr": graph.rowptr, "col": graph.col, **operands}),
+        ("tile_bwd", backward),
+    ):
+        expected = operator(op, score)(**arguments)
+        for given in (tiles, with_masks, with_masks.long()):
+            found = operator(op, score)(**arguments, tiles=given)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("edge_terms", [False, True])
+@pytest.mark.parametrize("score", SCORES)
+def test_masks_that_are_none(score, edge_terms, device):
+    """What follows is not said, but safe."""
+    graph = graphs.make("batch", device)
+    tiles, masks = masks_of(graph)
+    rubbish = torch.randint_like(masks, -(1 << 31), 1 << 31)
+    rubbish[: tiles.numel()] = tiles
+    operands = make_operands(score, graph, heads=2, head_dim=32, edge_terms=edge_terms)
+    arguments = backward_arguments(score, graph, operands)
+    gradients = operator("tile_bwd", score)(**arguments, tiles=rubbish)
+    expected = operator("tile_bwd", score)(**arguments)
+    assert [g.shape for g in gradients] == [g.shape for g in expected]
+    out, _ = operator("tile_fwd", score)(graph.rowptr, graph.col, **operands, tiles=rubbish)
+    assert out.shape == arguments["out"].shape
+
+
+def test_framework(device):
+    graph = graphs.make("batch", device)
+    tiles, expected = masks_of(graph)
+    arguments = arguments_of(graph)
+    torch.library.opcheck(ops.with_masks.default, arguments)
+    compiled = torch.compile(lambda *a: ops.with_masks(*a), fullgraph=True)
+    assert torch.equal(compiled(*arguments)[: tiles.numel()], tiles)
+    assert compiled(*arguments).shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("tiles", lambda t: t[1:]),
+        ("tiles", lambda t: t.long()),
+        ("tiles", lambda t: t.unsqueeze(0)),
+        ("rowptr", lambda t: t.float()),
+        ("rowptr", lambda t: t[:0]),
+        ("col", lambda t: t.long()),
+        ("colptr", lambda t: t[1:]),
+        ("colptr", lambda t: t.long()),
+        ("row", lambda t: t[1:]),
+        ("row", lambda t: t.float()),
+    ],
+)
+def test_bad_input(name, change, device):
+    graph = graphs.make("batch", device)
+    names = ("tiles", "rowptr", "col", "colptr", "row")
+    given = dict(zip(names, arguments_of(graph), strict=True))
+    with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
+        ops.with_masks(**given | {name: change(given[name])})

@@ -1,0 +1,41 @@
+"""Graphs in all that matters to method "tile", and how it cuts them."""
+
+from itertools import pairwise
+
+import graphs
+from graphs import Csr
+from hypothesis import strategies as st
+
+# cuda/tile_geometry.h
+STRIDE, WARP_ROWS, WINDOW, CHUNK, MAX_CHUNKS = 64, 16, 64, 32, 24
+
+SQUARE = [name for name in graphs.GRAPHS if (g := graphs.make(name)).num_src == g.num_dst]
+
+
+def rows_of(graph: Csr) -> list[list[int]]:
+    return [graph.col[a:b].tolist() for a, b in pairwise(graph.rowptr.tolist())]
+
+
+@st.composite
+def batches(draw) -> Csr:
+    """Graphs side by side, in all that makes a row regular or not."""
+    sizes = draw(st.lists(st.integers(0, 90) | st.sampled_from([130, 520, 800]), max_size=8))
+    if sum(sizes) > 1500:
+        sizes = sizes[:2]
+    graph = graphs.batch(
+        sizes,
+        draw(st.sampled_from([0.0, 0.02, 0.3, 1.0])),
+        self_loops=draw(st.booleans()),
+        band=draw(st.none() | st.just(7)) if max(sizes, default=0) <= 130 else 7,
+    )
+    rng = draw(st.randoms(use_true_random=False))
+    rows = rows_of(graph)
+    for row in rng.sample(rows, min(len(rows), draw(st.integers(0, 3)))):
+        change = rng.choice(["shuffle", "twice", "outside", "far"])
+        if change == "shuffle":
+            rng.shuffle(row)
+        elif change == "twice":
+            row += row[:2]
+        else:
+            row.append(rng.choice([-1, len(rows)]) if change == "outside" else len(rows) // 2)
+    return graphs.from_rows(rows, len(rows))
