@@ -171,7 +171,8 @@ def test_tiles_without_looking(cuda):
 def test_masks(density, has_masks, cuda):
     """Where "auto" may choose "tile"."""
     csr = graphs.batch([700, 1, 130], density).to(cuda)
-    graph = build_graph(edge_index_of(csr), csr.num_src, csr.num_dst)
+    edge_index = torch.stack([csr.sources(), csr.destinations()])
+    graph = build_graph(edge_index, csr.num_src, csr.num_dst)
     tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
     assert (graph.tiles.numel() > tiles.numel()) == has_masks
     check_masks(graph, tiles)

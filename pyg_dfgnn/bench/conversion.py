@@ -22,8 +22,8 @@ PRECOMPUTED = "PrecomputeGraph"  # in the place of an order: what it stored of t
 
 @dataclass(frozen=True)
 class Conversion(Case):
-    """The operators one by one, and all together as ``build_graph`` calls them in code that does
-    not wait; for what PrecomputeGraph stored, the structure of the collated batch."""
+    """The operators one by one, and all but ``with_masks`` together, as ``build_graph`` calls them
+    in code that does not wait; for what PrecomputeGraph stored, the structure of the collated batch."""
 
     kind: ClassVar[str] = "conversion"
     workload: str
@@ -65,6 +65,8 @@ def operators(
     src, dst = edge_index
     ops = torch.ops.dfgnn
     rowptr, col, _, _ = ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops)
+    colptr, row, _ = ops.csr_to_csc(rowptr, col, nodes)
+    tiles, _ = ops.find_tiles(rowptr, col)
 
     def everything(_: int) -> None:
         rowptr, col, _, _ = ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops)
@@ -75,6 +77,7 @@ def operators(
         "coo_to_csr": lambda _: ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops),
         "csr_to_csc": lambda _: ops.csr_to_csc(rowptr, col, nodes),
         "find_tiles": lambda _: ops.find_tiles(rowptr, col),
+        "with_masks": lambda _: ops.with_masks(tiles, rowptr, col, colptr, row),
         "all": everything,
     }
 

@@ -168,7 +168,7 @@ def end_to_end(rows: list[Row]) -> list[Table]:
 
 
 def conversion(rows: list[Row]) -> list[Table]:
-    names = ("coo_to_csr", "csr_to_csc", "find_tiles", "all")
+    names = ("coo_to_csr", "csr_to_csc", "find_tiles", "with_masks", "all")
     lines = [
         [unordered(row), size(row), row["order"], "yes" if row["self_loops"] else "no"]
         + [milliseconds(row.get(f"{name}_ms")) for name in names]

@@ -16,7 +16,7 @@ class Workload:
         rowptr, col: The CSR by destination, int32.
         csc: ``colptr``, ``row`` and ``perm`` of the same edges by source.
         max_degree: The largest number of edges that a destination has.
-        tiles, tile_blocks: What method tile needs to know, see ``find_tiles``.
+        tiles, tile_blocks: What method tile needs to know, see ``find_tiles`` and ``with_masks``.
         ptr: For a batch, where its graphs begin, and the end: int64 ``[graphs + 1]``.
         is_real: The data itself; else a stand-in with its statistics.
     """
@@ -35,6 +35,8 @@ class Workload:
     def of_csr(cls, name: str, rowptr: Tensor, col: Tensor, ptr: Tensor | None) -> "Workload":
         colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, rowptr.numel() - 1)
         tiles, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
+        if rowptr.is_cuda:  # the CPU has no use for them
+            tiles = torch.ops.dfgnn.with_masks(tiles, rowptr, col, colptr, row)
         csc = {"colptr": colptr, "row": row, "perm": perm}
         degree = int(rowptr.diff().max())
         return cls(name, rowptr, col, csc, degree, tiles, int(blocks), ptr)

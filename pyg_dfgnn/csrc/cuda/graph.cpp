@@ -70,6 +70,7 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   const auto result = at::empty({cuda::tile::size_with_masks(nodes)}, tiles.options().dtype(at::kInt));
   const auto boundaries = result.narrow(0, 0, cuda::tile::boundaries_of(nodes));
   boundaries.copy_(tiles);
+  result.narrow(0, boundaries.numel(), cuda::tile::masks_begin(nodes) - boundaries.numel()).zero_();
   auto* masks = result.mutable_data_ptr<int>() + cuda::tile::masks_begin(nodes);
   const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* to) {
     C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), boundaries.const_data_ptr<int>(), to},
