@@ -59,8 +59,7 @@ __device__ __forceinline__ bool find_window(const Attention& a, Window& window) 
 
 inline unsigned blocks_of(int64_t strides) { return static_cast<unsigned>(2 * strides); }
 
-// Whether a block takes several heads, one after the other. Large heads leave no registers for the
-// loop.
+// Whether a block takes several heads, one after the other. Large heads leave no registers for the loop.
 template <class S>
 inline constexpr bool kTakesHeads = S::kFeatures < 128;
 

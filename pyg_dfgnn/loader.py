@@ -9,7 +9,7 @@ few gathers on the device:
         out = model(batch.x, batch.edge_index)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Optional, Union
 
@@ -53,7 +53,7 @@ class DeviceDataset(torch.utils.data.Dataset):
 
     def __init__(
         self,
-        graphs: Sequence[Data],
+        graphs: Iterable[Data],
         device: Union[torch.device, str, int] = "cuda",
         follow_batch: Optional[Sequence[str]] = None,
         exclude_keys: Optional[Sequence[str]] = None,
@@ -180,7 +180,7 @@ class DeviceLoader(torch.utils.data.DataLoader):
 
     def __init__(
         self,
-        dataset: Union[DeviceDataset, Sequence[Data]],
+        dataset: Union[DeviceDataset, Iterable[Data]],
         batch_size: Optional[int] = 1,
         shuffle: bool = False,
         device: Union[torch.device, str, int] = "cuda",

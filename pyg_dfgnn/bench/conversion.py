@@ -23,7 +23,8 @@ PRECOMPUTED = "PrecomputeGraph"  # in the place of an order: what it stored of t
 @dataclass(frozen=True)
 class Conversion(Case):
     """The operators one by one, and all but ``with_masks`` together, as ``build_graph`` calls them
-    in code that does not wait; for what PrecomputeGraph stored, the structure of the collated batch."""
+    in code that does not wait; for what PrecomputeGraph stored, the structure of the collated
+    batch."""
 
     kind: ClassVar[str] = "conversion"
     workload: str

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import AddRandomWalkPE, NormalizeFeatures
 
 from .. import datasets
+from ..loader import DeviceLoader
+from ..transforms import PrecomputeGraph
 
 
 class Settings(NamedTuple):
@@ -65,12 +66,12 @@ class Task:
         if self.whole_graph:
             data = self.batches["train"][0]
             return f"{data.num_nodes} nodes, {data.num_edges} edges, {self.classes} classes"
-        graphs = self.batches["train"].dataset
-        nodes = sum(graph.num_nodes for graph in graphs) / len(graphs)
-        edges = sum(graph.num_edges for graph in graphs) / len(graphs)
+        dataset = self.batches["train"].dataset
+        graphs = len(dataset)
+        whole = dataset.batch(range(graphs))
         return (
-            f"{len(graphs)} training graphs of {nodes:.0f} nodes and {edges:.0f} edges on average, "
-            f"{self.classes} classes"
+            f"{graphs} training graphs of {whole.num_nodes / graphs:.0f} nodes and "
+            f"{whole.num_edges / graphs:.0f} edges on average, {self.classes} classes"
         )
 
     def labelled(self, batch: Any, out: Tensor, split: str) -> tuple[Tensor, Tensor]:
@@ -119,7 +120,7 @@ def make_task(
 
     Args:
         root: The folder of PyG's data sets.
-        device: Of whole graphs; batches are made on the CPU.
+        device: Of the graphs.
         graphs: The number of training graphs of PATTERN and CLUSTER.
         batch_size: Graphs of a training step.
         walks: Steps of the random-walk encoding of these graphs, 0 for none.
@@ -144,8 +145,9 @@ def make_task(
         splits = datasets.cluster_graphs(graphs, few, few, seed)
     if walks:
         add_random_walks(splits, walks)
+    transform = PrecomputeGraph()
     batches = {
-        split: DataLoader(made, batch_size, shuffle=split == "train")
+        split: DeviceLoader(map(transform, made), batch_size, split == "train", device)
         for split, made in splits._asdict().items()
     }
     classes = 2 if dataset == "pattern" else 6
