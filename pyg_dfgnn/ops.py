@@ -22,12 +22,39 @@ Features are float32, float16, bfloat16 or float64, and logits and sums are floa
 float64).
 """
 
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from .graph import Graph
+
+
+def _by_name(
+    overload: str,
+    graph: Graph,
+    bias: Optional[Tensor],
+    dropout_p: float,
+    method: str,
+    **operands: Any,
+) -> Tensor:
+    """A call of the operator's overload. To find one by its arguments takes longer than the call,
+    for all but the first; only TorchScript, which has no names for them, has it done."""
+    out, _ = getattr(torch.ops.dfgnn.attention, overload)(
+        graph.rowptr,
+        graph.col,
+        **operands,
+        bias=bias,
+        dropout_p=dropout_p,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+        method=method,
+        max_degree=graph.max_degree,
+        tiles=graph.tiles,
+        tile_blocks=graph.tile_blocks,
+    )
+    return out
 
 
 def dot_attention(
@@ -94,6 +121,17 @@ def cosine_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``x_src``'s dtype.
     """
+    if not torch.jit.is_scripting():
+        return _by_name(
+            "cosine",
+            graph,
+            bias,
+            dropout_p,
+            method,
+            x_dst=x_dst,
+            x_src=x_src,
+            beta=beta,
+        )
     out, _ = torch.ops.dfgnn.attention(
         graph.rowptr,
         graph.col,
@@ -138,6 +176,19 @@ def additive_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
     """
+    if not torch.jit.is_scripting():
+        return _by_name(
+            "additive",
+            graph,
+            bias,
+            dropout_p,
+            method,
+            a_dst=a_dst,
+            a_src=a_src,
+            v=v,
+            negative_slope=negative_slope,
+            a_edge=a_edge,
+        )
     out, _ = torch.ops.dfgnn.attention(
         graph.rowptr,
         graph.col,
@@ -182,6 +233,18 @@ def additive_v2_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``x_src``'s dtype.
     """
+    if not torch.jit.is_scripting():
+        return _by_name(
+            "additive_v2",
+            graph,
+            bias,
+            dropout_p,
+            method,
+            x_dst=x_dst,
+            x_src=x_src,
+            att=att,
+            negative_slope=negative_slope,
+        )
     out, _ = torch.ops.dfgnn.attention(
         graph.rowptr,
         graph.col,
