@@ -78,7 +78,8 @@ SECTION_TEXTS = {
         "A training step of a whole model: collation of the batch, copy, structure, forward, "
         "backward, optimizer. pyg_dfgnn collates graphs that went through PrecomputeGraph, with "
         "PyG's Batch or, by DeviceLoader, on the device, or converts each batch's edge_index. "
-        "Compiled is torch.compile of each block, once for batches of any size. For the parts the device is waited for after each; "
+        "Compiled is torch.compile of each block, once for batches of any size. For the parts the "
+        "device is waited for after each; "
         '"step" is the time without. Speedups are over PyG eager.'
     ),
     "preprocess": (
