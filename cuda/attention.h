@@ -2,7 +2,7 @@
 // The meaning of each operand and the formulas are those of the operators (docs/operators.md):
 //   s_e = score(dst_i, src_j) + bias_e,  out_i = sum_j dropout(softmax_j(s)) value_j,  lse_i = log sum_j exp(s_ij)
 // for edge e = (i <- j), the e-th of the CSR. All arrays are contiguous, T is `type`, A its accumulation type (double
-// for f64, float otherwise); feature pointers are 16-byte aligned.
+// for f64, float otherwise); pointers to features are 16-byte aligned, to masks 8-byte.
 #pragma once
 
 #include <cuda_runtime_api.h>

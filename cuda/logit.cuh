@@ -160,8 +160,14 @@ class Dropout {
 
   __device__ __forceinline__ A factor(int64_t e, int h) const {
     if (!active()) return A(1);
-    return first_word(static_cast<uint64_t>(e), static_cast<uint32_t>(h)) >= threshold_ ? kept_ : A(0);
+    return keeps(e, h) ? kept_ : A(0);
   }
+
+  // Where active, whether that edge is kept; what those that are kept are scaled by.
+  __device__ __forceinline__ bool keeps(int64_t e, int h) const {
+    return first_word(static_cast<uint64_t>(e), static_cast<uint32_t>(h)) >= threshold_;
+  }
+  __device__ __forceinline__ A kept() const { return active() ? kept_ : A(1); }
 
  private:
   __device__ __forceinline__ uint32_t first_word(uint64_t e, uint32_t h) const {

@@ -120,15 +120,14 @@ class OutPieces {
   uint4 pieces_[kCount];
 };
 
-// As edge_gradient; the edge may be none (`has`), which makes all of it 0.
+// As edge_gradient; the edge may be none (`has`), which makes all of it 0. keep: 1 without kPositions.
 template <Score score, bool kPositions, class T>
 __device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a, bool has, float dot, float dp,
                                                                const RowTerms& row, float src, int64_t e, int h,
-                                                               const Dropout<float>& dropout) {
+                                                               float keep) {
   if (kPositions && !has) return {0, 0, 0};
   const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
   const float p = has ? exp2_of(kLog2e * (s.value - row.lse)) : 0;
-  const float keep = kPositions ? dropout.factor(e, h) : 1;
   const float ds = has ? p * (keep * dp - row.delta) : 0;
   return {keep * p, ds, ds * s.slope};
 }
@@ -182,8 +181,12 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
     row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), delta};
   }
-  MaskRows<kPositions> edges(masks, a.rowptr, a.num_edges, w, others);
+  const Places places(a.rowptr, a.num_edges, w);
+  MaskRows<kPositions> edges(masks, places, others);
   const Dropout dropout(a);
+  KeptEdges kept(masks, places, others, dropout.kept());
+  const bool draws = kPositions && dropout.active() && a.num_edges > 0;
+  const bool has_terms = kPositions && has_edge_terms(a);
   Features<S> grad;
   float grad_scalar[2] = {0, 0};
 
@@ -200,16 +203,19 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) product_nt<S>(s, queries, keys);
+      if (draws) {
+        kept.draw(chunk, [&](int place) { return dropout.keeps(places.of_all(place), h); });
+      }
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
         const float src = score == Score::dot ? 1 : of_chunk_row(lane_src, j, c);
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
-          const int64_t e = kPositions ? edges.position(v, j, c) : 0;
+          const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
           const bool has = edges.has(v, j, c);
-          const auto d =
-              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e, h, dropout);
+          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e,
+                                                            h, kPositions ? kept.factor(v, j, c) : 1);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
           grad_scalar[v] += d.operand;
           if (kPositions && has) {
@@ -257,8 +263,12 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     node[v] = w.node(window_row(v));
     src[v] = src_term<score>(a, node[v], h);
   }
-  MaskRows<kPositions> edges(masks, a.colptr, a.num_edges, w, others);
+  const Places places(a.colptr, a.num_edges, w);
+  MaskRows<kPositions> edges(masks, places, others);
   const Dropout dropout(a);
+  KeptEdges kept(masks, places, others, dropout.kept());
+  const bool draws = kPositions && dropout.active() && a.num_edges > 0;
+  const bool has_terms = kPositions && has_edge_terms(a);
   Features<S> grad, grad_value;
   float grad_scalar[2] = {0, 0};
 
@@ -275,6 +285,10 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     if (works) {
       edges.load(chunk);
       if (kNeedsDots) product_nt<S>(s, keys, queries);
+      const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
+      if (draws) {
+        kept.draw(chunk, [&](int place) { return dropout.keeps(edge_at(place), h); });
+      }
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int j = x / 2, c = x % 2;
@@ -283,9 +297,9 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
         for (int v = 0; v < 2; ++v) {
           const bool has = edges.has(v, j, c);
           int64_t e = 0;
-          if (kPositions && has) e = clamp_to(a.perm[edges.position(v, j, c)], a.num_edges - 1);
-          const auto d =
-              masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h, dropout);
+          if (has_terms && has) e = edge_at(edges.place(v, j, c));
+          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h,
+                                                            kPositions ? kept.factor(v, j, c) : 1);
           s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
           p[j][2 * v + c] = d.weight;
           grad_scalar[v] += d.operand;

@@ -62,8 +62,12 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     dst[v] = dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
   }
-  MaskRows<kPositions> edges(masks, a.rowptr, a.num_edges, w, others);
+  const Places places(a.rowptr, a.num_edges, w);
+  MaskRows<kPositions> edges(masks, places, others);
   const Dropout dropout(a);
+  KeptEdges kept(masks, places, others, dropout.kept());
+  const bool draws = kPositions && dropout.active() && a.num_edges > 0;
+  const bool has_terms = kPositions && has_edge_terms(a);
   Features<S> out;
   bool is_empty = true;
   chunks.set_chunks(active);
@@ -85,7 +89,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
         for (int v = 0; v < 2; ++v) {
           float& s = p[j][2 * v + c];
-          const int64_t e = kPositions ? edges.position(v, j, c) : 0;
+          const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
           s = edges.has(v, j, c) ? logit_of<score, kPositions>(a, s, dst[v], src, e, h).value : -INFINITY;
           largest[v] = max(largest[v], s);
         }
@@ -109,6 +113,9 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         if (!is_empty) out.fade(fade);
       }
       is_empty = false;
+      if (draws) {
+        kept.draw(chunk, [&](int place) { return dropout.keeps(places.of_all(place), h); });
+      }
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
         const float base = m[v] == -INFINITY ? 0 : m[v];
@@ -117,9 +124,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           float& s = p[x / 2][2 * v + x % 2];
           s = exp2_of(kLog2e * (s - base));
           sum[v] += s;
-          if constexpr (kPositions) {
-            s *= dropout.factor(edges.position(v, x / 2, x % 2), h);
-          }
+          if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
         }
       }
     }

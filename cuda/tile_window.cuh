@@ -4,8 +4,6 @@
 // backward pass over sources "rows" are columns and the compressed form is the CSC.
 #pragma once
 
-#include <type_traits>
-
 #include "tile.cuh"
 
 namespace dfgnn::cuda::tile {
@@ -130,20 +128,58 @@ __device__ __forceinline__ void for_rows_of(uint32_t rows, const Window& w, cons
   }
 }
 
+// Whether logits have terms of their edges; then there are edges.
+template <class T>
+__device__ __forceinline__ bool has_edge_terms(const Typed<T>& a) {
+  return (a.bias != nullptr || a.a_edge != nullptr) && a.num_edges > 0;
+}
+
+// Places of edges in the compressed form, counted from those of a window's first row.
+class Places {
+ public:
+  __device__ __forceinline__ Places(const Index& ptr, int64_t num_entries, const Window& w)
+      : ptr_(ptr),
+        num_entries_(num_entries),
+        window_first_(w.first),
+        base_(row_range(ptr, w.first, num_entries).begin) {}
+
+  struct Row {
+    int begin = 0, last = 0;  // places of its first and its last edge
+  };
+
+  __device__ __forceinline__ Row of(int row) const {
+    const Range edges = row_range(ptr_, window_first_ + row, num_entries_);
+    return {static_cast<int>(edges.begin - base_), static_cast<int>(edges.end - 1 - base_)};
+  }
+
+  // In the whole of the form; something in it, whatever the place.
+  __device__ __forceinline__ int64_t of_all(int place) const { return clamp_to(base_ + place, num_entries_ - 1); }
+
+ private:
+  const Index& ptr_;
+  const int64_t num_entries_;
+  const int window_first_;
+  const int64_t base_;
+};
+
+// The place of a row's edge to a column of the tile that is bit `bit` of a word, which comes after `before` edges of
+// words before it. last: the mask's.
+__device__ __forceinline__ int place_of(const Places::Row& row, int last, int before, uint32_t word, uint32_t bit,
+                                        int column) {
+  return column == last ? row.last : row.begin + before + __popc(word & (bit - 1)) - (column > last);
+}
+
 // The rows of this thread's accumulators: their words of the masks as chunks go by, and the places of their edges.
 template <bool kPositions>
 class MaskRows {
  public:
-  __device__ __forceinline__ MaskRows(const WindowMasks& masks, const Index& ptr, int64_t num_entries, const Window& w,
-                                      uint32_t others)
-      : rows_(masks.rows[window_row(0)]), others_(kPositions && num_entries == 0 ? ~0u : others) {
+  // `others`: the rows that masks do not serve.
+  __device__ __forceinline__ MaskRows(const WindowMasks& masks, const Places& places, uint32_t others)
+      : rows_(masks.rows[window_row(0)]), others_(others) {
     if constexpr (kPositions) {
-      limit_ = num_entries - 1;
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
-        if (!has_bits(v)) continue;
-        last_[v] = rows_[8 * v * kMaskWords + 1];
-        edges_[v] = row_range(ptr, w.first + window_row(v), num_entries);
+        if (has_bits(v)) places_[v] = places.of(window_row(v));
       }
     }
   }
@@ -159,14 +195,11 @@ class MaskRows {
     }
   }
 
-  // Whether row v has an edge to element (j, c) of the chunk, and the place of that edge in the compressed form.
+  // Whether row v has an edge to element (j, c) of the chunk, and the place of that edge.
   __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v] & 1u << (8 * j + c)) != 0; }
-  __device__ __forceinline__ int64_t position(int v, int j, int c) const {
-    const int row = chunk_row(j, c), column = chunk_ * kChunk + row;
-    const int64_t place =
-        column == last_[v] ? edges_[v].end - 1
-                           : edges_[v].begin + before_[v] + __popc(word_[v] & ((1u << row) - 1)) - (column > last_[v]);
-    return clamp_to(place, limit_);
+  __device__ __forceinline__ int place(int v, int j, int c) const {
+    const int row = chunk_row(j, c), last = rows_[8 * v * kMaskWords + 1];
+    return place_of(places_[v], last, before_[v], word_[v], 1u << row, chunk_ * kChunk + row);
   }
 
  private:
@@ -174,10 +207,56 @@ class MaskRows {
 
   const int* rows_;
   const uint32_t others_;
-  int chunk_ = 0, before_[2] = {0, 0}, last_[2] = {kNoLast, kNoLast};
+  int chunk_ = 0, before_[2] = {0, 0};
   uint32_t word_[2] = {0, 0}, shifted_[2] = {};
-  int64_t limit_ = 0;
-  Range edges_[2];
+  Places::Row places_[2];
+};
+
+// What dropout leaves of the edges of this thread's accumulators. Two lanes draw for a row, edge by edge: a draw costs
+// more than all else of a pair of nodes, and most pairs have no edge.
+class KeptEdges {
+ public:
+  __device__ __forceinline__ KeptEdges(const WindowMasks& masks, const Places& places, uint32_t others, float kept)
+      : factor_(kept) {
+    const int of_warp = static_cast<int>(threadIdx.x) % kWarp / kLanes;
+    const int row = static_cast<int>(threadIdx.x) / kWarp * kWarpRows + of_warp;
+    mask_ = masks.rows[row];
+    has_bits_ = !(others >> of_warp & 1);
+    if (has_bits_) places_ = places.of(row);
+  }
+
+  // Goes on to a chunk; they come in ascending order. keeps(place): whether the edge in that place is kept. The whole
+  // warp comes.
+  template <class Keeps>
+  __device__ __forceinline__ void draw(int chunk, const Keeps& keeps) {
+    const uint32_t word = has_bits_ ? mask_[2 + chunk] : 0;
+    uint32_t kept = 0;
+#pragma unroll 1
+    for (uint32_t left = word & (0x55555555u << threadIdx.x % kLanes); left != 0; left &= left - 1) {
+      const uint32_t bit = left & (~left + 1);
+      if (keeps(place_of(places_, mask_[1], before_, word, bit, chunk * kChunk + __popc(bit - 1)))) kept |= bit;
+    }
+    before_ += __popc(word);
+    kept |= __shfl_xor_sync(kAllLanes, kept, 1);
+#pragma unroll
+    for (int v = 0; v < 2; ++v) kept_[v] = __shfl_sync(kAllLanes, kept, kLanes * warp_row(v)) >> chunk_row(0, 0);
+  }
+
+  // Of the weight of row v's edge to element (j, c) of the chunk; where nothing was drawn, that of all.
+  __device__ __forceinline__ float factor(int v, int j, int c) const {
+    return (kept_[v] & 1u << (8 * j + c)) != 0 ? factor_ : 0;
+  }
+
+ private:
+  static constexpr int kLanes = kWarp / kWarpRows;
+  static_assert(kLanes == 2);
+
+  const float factor_;  // of what is kept
+  const int* mask_;
+  bool has_bits_;
+  Places::Row places_;
+  int before_ = 0;
+  uint32_t kept_[2] = {~0u, ~0u};
 };
 
 }  // namespace dfgnn::cuda::tile

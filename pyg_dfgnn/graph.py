@@ -39,8 +39,8 @@ class Graph(NamedTuple):
             had.
         tiles: What ``dfgnn::find_tiles`` finds, int32 ``[ceil(num_dst / 64) + 1]``: where runs of
             nodes begin whose edges stay inside, which method "tile" computes as dense blocks. Where
-            "auto" may choose that method, edges as bits follow (``dfgnn::with_masks``). None where
-            nobody looked.
+            "auto" may choose that method, edges as bits follow (``dfgnn::with_masks``): who changes
+            edges must make them again, or leave them out. None where nobody looked.
         tile_blocks: The work of method "tile", in blocks; −1 where it is unknown.
     """
 

@@ -48,7 +48,7 @@ class DeviceDataset(torch.utils.data.Dataset):
     Raises:
         TypeError: of graphs that are no ``Data``, or an attribute that is not a dense tensor, a
             number, or something that PyG puts in a list (strings, for example).
-        ValueError: there are no graphs.
+        ValueError: there are no graphs, or not all have the same attributes, of one dtype each.
     """
 
     def __init__(
@@ -67,12 +67,17 @@ class DeviceDataset(torch.utils.data.Dataset):
                     "graphs: expected torch_geometric.data.Data of one class, got "
                     f"{type(graphs[0]).__name__} and {type(graph).__name__}"
                 )
+            if set(graph._store.keys()) != set(graphs[0]._store.keys()):
+                raise ValueError(
+                    "graphs: expected the same attributes of all, got "
+                    f"{sorted(graphs[0]._store.keys())} and {sorted(graph._store.keys())}"
+                )
         self.device = torch.empty(0, device=device).device
         self.follow_batch = follow_batch or ()
         self._class, self._length = type(graphs[0]), len(graphs)
         self._layouts: list[_Layout] = []
         whole, slices, _ = collate(
-            self._class, graphs, increment=False, add_batch=False, exclude_keys=exclude_keys
+            Batch, graphs, increment=False, add_batch=False, exclude_keys=exclude_keys
         )
         store = whole._store
         self._num_nodes: Optional[list[int]] = store._num_nodes if "num_nodes" in store else None
@@ -106,7 +111,7 @@ class DeviceDataset(torch.utils.data.Dataset):
         Raises:
             IndexError: an index is out of range, or there are none.
         """
-        chosen = _Chosen(torch.as_tensor(indices, dtype=torch.long), self._length, self.device)
+        chosen = _Chosen(torch.as_tensor(indices), self._length, self.device)
         out = Batch(_base_cls=self._class)
         store = out._store
         slices: dict[str, Tensor] = {}
@@ -138,14 +143,21 @@ class DeviceDataset(torch.utils.data.Dataset):
                 f"{name}: expected dense tensors, numbers or what PyG puts in a list, got "
                 f"{type(first).__name__}; leave it out with exclude_keys"
             )
-        is_number = not isinstance(first, Tensor)
-        dim = 0 if is_number else graphs[0].__cat_dim__(name, first, stores[0]) or 0
+        kinds = {_kind(store[name]) for store in stores}
+        if len(kinds) > 1:
+            raise ValueError(f"{name}: expected one dtype, got {sorted(map(str, kinds))}")
+        values, dim = [store[name] for store in stores], 0
+        if isinstance(first, Tensor):
+            cat_dim = graphs[0].__cat_dim__(name, first, stores[0])
+            dim = cat_dim or 0
+            if cat_dim is None or first.dim() == 0:
+                values = [tensor.unsqueeze(0) for tensor in values]
         steps = [
-            graph.__inc__(name, store[name], store)
-            for graph, store in zip(graphs, stores, strict=True)
+            graph.__inc__(name, part, graph._store)
+            for graph, part in zip(graphs, values, strict=True)
         ]
         step = torch.stack(steps) if isinstance(steps[0], Tensor) else torch.tensor(steps)
-        return _Tensors(name, value.to(self.device), dim, self._layout(slices), step)
+        return _Tensors(name, value.to(self.device), dim, self._layout(slices), step.cpu())
 
     def _layout(self, slices: Tensor) -> "_Layout":
         """The same for all that is cut alike."""
@@ -167,7 +179,7 @@ class DeviceLoader(torch.utils.data.DataLoader):
         dataset: As in :class:`DeviceDataset`; or one, which several loaders can share.
         batch_size: Graphs of a batch.
         shuffle: Whether each epoch has an order of its own.
-        device: Where the dataset is copied to.
+        device: Where the dataset is copied to, "cuda" where it is None.
         follow_batch: As in :class:`DeviceDataset`.
         exclude_keys: As in :class:`DeviceDataset`.
         **options: ``drop_last``, ``sampler``, ``batch_sampler`` and ``generator`` of
@@ -183,7 +195,7 @@ class DeviceLoader(torch.utils.data.DataLoader):
         dataset: Union[DeviceDataset, Iterable[Data]],
         batch_size: Optional[int] = 1,
         shuffle: bool = False,
-        device: Union[torch.device, str, int] = "cuda",
+        device: Union[torch.device, str, int, None] = None,
         follow_batch: Optional[Sequence[str]] = None,
         exclude_keys: Optional[Sequence[str]] = None,
         **options: Any,
@@ -192,10 +204,17 @@ class DeviceLoader(torch.utils.data.DataLoader):
             if options.pop(name, None):
                 raise TypeError(f"{name}: expected none, as nothing is read from the host")
         if not isinstance(dataset, DeviceDataset):
+            device = "cuda" if device is None else device
             dataset = DeviceDataset(dataset, device, follow_batch, exclude_keys)
-        elif follow_batch or exclude_keys:
-            raise TypeError("dataset: a DeviceDataset has its own follow_batch and exclude_keys")
+        elif device is not None or follow_batch or exclude_keys:
+            raise TypeError(
+                "dataset: a DeviceDataset has its own device, follow_batch and exclude_keys"
+            )
         super().__init__(dataset, batch_size, shuffle, collate_fn=_as_it_is, **options)
+
+
+def _kind(value: Any) -> Any:
+    return value.dtype if isinstance(value, Tensor) else type(value)
 
 
 def _as_it_is(batch: Batch) -> Batch:
@@ -215,12 +234,15 @@ class _Chosen:
     """The graphs of a batch."""
 
     def __init__(self, indices: Tensor, length: int, device: torch.device) -> None:
+        is_index = indices.dtype != torch.bool and not indices.is_floating_point()
+        if indices.numel() > 0 and not is_index:
+            raise IndexError(f"indices: expected integers, got {indices.dtype}")
         if indices.numel() == 0 or not 0 <= int(indices.min()) <= int(indices.max()) < length:
             raise IndexError(
                 f"indices: expected graphs from 0 to {length - 1}, at least one, got {indices}"
             )
-        self.indices, self.device = indices, device
-        self.on_device = self.copied(indices)
+        self.indices, self.device = indices.long(), device
+        self.on_device = self.copied(self.indices)
         self._parts: dict[_Layout, _Part] = {}
 
     def __len__(self) -> int:
@@ -307,7 +329,7 @@ class _Tensors:
         if increments.dim() > 1 or int(increments[-1]) != 0:
             by_graph = self._of_rows(increments).select(self.dim + 1, 0)
             if increments.dim() == 1:  # numbers do not change a tensor's dtype
-                by_graph = by_graph.to(torch.result_type(value, 0))
+                by_graph = by_graph.to(torch.result_type(value, increments[0]))
             value = value + chosen.copied(by_graph)[part.graph].movedim(0, self.dim)
         return value, part.slices, increments
 

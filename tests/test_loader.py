@@ -19,7 +19,16 @@ SIZES = [5, 1, 0, 40, 2, 64, 1, 33]
 class PairData(Data):
     """Attributes that are batched in every way there is."""
 
+    def __init__(self, x=None, *, tag: int = 0, **attributes):
+        super().__init__(x, **attributes)
+        if tag:
+            self.tag = tag
+
     def __inc__(self, key, value, *args):
+        if key == "whole":
+            return value.size(0)
+        if key == "ranks":
+            return 0.5
         if key == "pairs":
             return torch.tensor([[self.x.size(0)], [self.other.size(0)]])
         if key == "first":
@@ -50,6 +59,7 @@ def pair_of(seed: int, nodes: int) -> PairData:
         whole=torch.randn(2, 2, generator=rng),
         first=torch.tensor([0], dtype=torch.int32),
         pairs=torch.stack([ends(6, nodes), ends(6, others)[: min(6, 6 * nodes)]]),
+        ranks=torch.arange(nodes % 3),
         index_of_half=torch.arange(nodes // 2, dtype=torch.int32),
         nothing=torch.empty(nodes, 0),
         name=f"graph {seed}",
@@ -236,6 +246,39 @@ def test_bad_attributes(name, value):
         DeviceDataset([graph, graph], "cpu")
 
 
+def test_required_arguments(device):
+    """Of a class, which batches do not call."""
+
+    class Named(Data):
+        def __init__(self, name, **attributes):
+            super().__init__(**attributes)
+
+    graphs = [Named("a", x=torch.rand(n, 2)) for n in (2, 3)]
+    check_same(DeviceDataset(graphs, device).batch([1]), Batch.from_data_list(graphs[1:]), device)
+
+
+def test_graphs_on_the_device(cuda):
+    graphs = [graph.to(cuda) for graph in pairs()]
+    found = DeviceDataset(graphs, cuda).batch([7, 0, 3])
+    expected = Batch.from_data_list([pairs()[i] for i in (7, 0, 3)])
+    check_same(found, expected, cuda)
+
+
+def test_graphs_that_differ():
+    first = plain(1)[0]
+    other = first.clone()
+    other.y = torch.ones(1)
+    with pytest.raises(ValueError, match="graphs: expected the same attributes"):
+        DeviceDataset([first, other], "cpu")
+    other = first.clone()
+    other.x = other.x.double()
+    with pytest.raises(ValueError, match="x: expected one dtype"):
+        DeviceDataset([first, other], "cpu")
+    graphs = [Data(x=first.x, y=y) for y in (1, 2.5)]
+    with pytest.raises(ValueError, match="y: expected one dtype"):
+        DeviceDataset(graphs, "cpu")
+
+
 def test_bad_increments():
     class Ragged(Data):
         def __inc__(self, key, value, *args):
@@ -257,8 +300,12 @@ def test_bad_arguments():
     for indices in ([], [3], [-1], [0, 5]):
         with pytest.raises(IndexError, match="indices: expected graphs from 0 to 2"):
             dataset.batch(indices)
+    for indices in ([True, False], torch.tensor([0.0])):
+        with pytest.raises(IndexError, match="indices: expected integers"):
+            dataset.batch(indices)
     for option in ({"num_workers": 2}, {"pin_memory": True}, {"collate_fn": list}):
         with pytest.raises(TypeError, match=f"{next(iter(option))}: expected none"):
             DeviceLoader(dataset, **option)
-    with pytest.raises(TypeError, match="dataset: a DeviceDataset has its own"):
-        DeviceLoader(dataset, follow_batch=["x"])
+    for option in ({"follow_batch": ["x"]}, {"device": "cpu"}):
+        with pytest.raises(TypeError, match="dataset: a DeviceDataset has its own"):
+            DeviceLoader(dataset, **option)

@@ -89,6 +89,17 @@ def test_tile_blocks(nodes, density):
     assert abs(graph.tile_blocks - int(blocks)) <= 0.2 * int(blocks) + 2
 
 
+def test_masks(cuda):
+    """Batches have them where "auto" may choose "tile"."""
+    for density, has_masks in ((0.9, True), (0.003, False)):
+        graphs = [graph_of(nodes, density, "plain", 0) for nodes in (700, 1, 130)]
+        batch = Batch.from_data_list([PrecomputeGraph(torch.int32)(data) for data in graphs])
+        graph = batch.to(cuda).graph()
+        boundaries = -(-graph.num_dst // 64) + 1
+        assert (graph.tiles.numel() > boundaries) == has_masks
+        check_prepared(batch, False)
+
+
 def test_bytes():
     """Two per edge, four per node."""
     data = PrecomputeGraph()(graph_of(200, 0.3, "plain", 0))

@@ -32,23 +32,26 @@ struct Cuda {
   static ForwardResult forward(Call call) {
     auto attention = make_attention(call);
     const auto method = choose_method(call, attention, Pass::forward);
-    return forward_cuda(with_tiles(std::move(attention), method), method);
+    return forward_cuda(with_tiles(std::move(attention), method, Pass::forward), method);
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
     auto attention = make_attention(call);
     const auto saved = make_saved(call, inputs, attention);
     const auto method = choose_method(call, attention, Pass::backward);
-    attention = with_tiles(std::move(attention), method);
+    attention = with_tiles(std::move(attention), method, Pass::backward);
     return finish_gradients(call, attention, backward_cuda(attention, saved, method));
   }
 
  private:
-  static Attention with_tiles(Attention a, Method method) {
+  // Tiles with the masks that the pass reads, where the method does.
+  static Attention with_tiles(Attention a, Method method, Pass pass) {
     if (method != Method::tile) return a;
-    if (!a.tiles.defined()) a.tiles = std::get<0>(find_tiles_cuda(a.rowptr, a.col));
+    a.tiles = a.tiles.defined() ? a.tiles.to(at::kInt) : std::get<0>(find_tiles_cuda(a.rowptr, a.col));
     if (a.tiles.numel() != cuda::tile::size_with_masks(a.num_dst())) {
-      a.tiles = with_masks_cuda(a.tiles, a.rowptr, a.col, a.colptr, a.row);
+      const bool is_backward = pass == Pass::backward;
+      const at::Tensor none;
+      a.tiles = with_masks_cuda(a.tiles, a.rowptr, a.col, is_backward ? a.colptr : none, is_backward ? a.row : none);
     }
     return a;
   }

@@ -180,7 +180,6 @@ void register_backward(torch::Library& m) {
 // Call back to the dispatcher (redispatch.cpp).
 ForwardResult dispatch_forward(const Call& call);
 CallGradients dispatch_backward(const Call& call, const BackwardInputs& inputs);
-std::tuple<at::Tensor, at::Tensor> dispatch_find_tiles(T rowptr, T col);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T col, c10::SymInt num_src);
 
 // The call with `seed` set: drawn from torch's generator where dropout asks for one and the caller gave none.

@@ -66,7 +66,8 @@ bool has_wide_heads(const Attention& attention) {
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
 // save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of heads
 // that smmf takes several of at once, a block costs so many times that (8 heads of 16, 4 of 32), and kPaddedHead times
-// that where tile pads the head to twice its size.
+// that where tile pads the head to twice its size. with_masks() of graph.py bounds them all: no block for less than 45,
+// no node for more than 20.
 constexpr int64_t kHalfOfTile = 16;
 constexpr double kPaddedHead = 1.5;
 struct TileCost {

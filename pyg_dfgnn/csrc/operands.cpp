@@ -102,7 +102,7 @@ Attention make_attention(const Call& call) {
     TORCH_CHECK(tiles.numel() == expected || tiles.numel() == with_masks, "tiles: expected the ", expected,
                 " entries of find_tiles for ", num_dst, " nodes, or ", with_masks, " of with_masks, got ",
                 tiles.numel());
-    attention.tiles = tiles.to(at::kInt).contiguous();
+    attention.tiles = tiles.contiguous();
   }
   attention.scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   attention.negative_slope = call.parameter;

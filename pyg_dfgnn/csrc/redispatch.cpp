@@ -125,11 +125,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T c
   return op.call(rowptr, col, num_src);
 }
 
-std::tuple<at::Tensor, at::Tensor> dispatch_find_tiles(T rowptr, T col) {
-  static const auto op = find<std::tuple<at::Tensor, at::Tensor>(T, T)>("dfgnn::find_tiles", "");
-  return op.call(rowptr, col);
-}
-
 Call with_seed(Call call) {
   if (call.dropout_p > 0.0 && !call.seed.has_value()) {
     call.seed = at::randint(std::numeric_limits<int64_t>::max(), {1},

@@ -98,31 +98,63 @@ def test_the_same_bits(name, score, edge_terms, device):
             torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("rubbish_boundaries", [False, True])
 @pytest.mark.parametrize("edge_terms", [False, True])
 @pytest.mark.parametrize("score", SCORES)
-def test_masks_that_are_none(score, edge_terms, device):
+def test_masks_that_are_none(score, edge_terms, rubbish_boundaries, device):
     """What follows is not said, but safe."""
     graph = graphs.make("batch", device)
     tiles, masks = masks_of(graph)
     rubbish = torch.randint_like(masks, -(1 << 31), 1 << 31)
-    rubbish[: tiles.numel()] = tiles
+    if rubbish_boundaries:
+        rubbish[: tiles.numel()] %= 2 * graph.num_dst
+    else:
+        rubbish[: tiles.numel()] = tiles
     operands = make_operands(score, graph, heads=2, head_dim=32, edge_terms=edge_terms)
-    arguments = backward_arguments(score, graph, operands)
-    gradients = operator("tile_bwd", score)(**arguments, tiles=rubbish)
-    expected = operator("tile_bwd", score)(**arguments)
-    assert [g.shape for g in gradients] == [g.shape for g in expected]
-    out, _ = operator("tile_fwd", score)(graph.rowptr, graph.col, **operands, tiles=rubbish)
-    assert out.shape == arguments["out"].shape
+    seed = torch.ones(1, dtype=torch.long, device=device)
+    options = {"tiles": rubbish, "dropout_p": 0.3, "seed": seed}
+    arguments = backward_arguments(score, graph, operands) | options
+    gradients = operator("tile_bwd", score)(**arguments)
+    expected = operator("smmf_bwd", score)(**backward_arguments(score, graph, operands))
+    assert [g.cpu().shape for g in gradients] == [g.shape for g in expected]
+    out, _ = operator("tile_fwd", score)(graph.rowptr, graph.col, **operands, **options)
+    assert out.cpu().shape == arguments["out"].shape
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_masks_anywhere_in_memory(score, device):
+    """A view that is not aligned."""
+    graph = graphs.make("batch", device)
+    _, masks = masks_of(graph)
+    operands = make_operands(score, graph, heads=2, head_dim=32)
+    buffer = torch.cat([masks[:1], masks])
+    for op, arguments in (
+        ("tile_fwd", {"rowptr": graph.rowptr, "col": graph.col, **operands}),
+        ("tile_bwd", backward_arguments(score, graph, operands)),
+    ):
+        found = operator(op, score)(**arguments, tiles=buffer[1:])
+        expected = operator(op, score)(**arguments, tiles=masks)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_graphs_that_are_none(device):
+    """Pointers, columns and tiles out of range give some masks."""
+    rowptr = torch.tensor([-5, 3, 2, 1 << 40, 9, 9], device=device)
+    col = torch.tensor([0, 1 << 40, -1, 3, 2], device=device)
+    for tiles in ([0, 5], [-7, 1 << 30], [3, 2]):
+        tiles = torch.tensor(tiles, dtype=torch.int32, device=device)
+        found = ops.with_masks(tiles, rowptr, col, rowptr, col)
+        assert found[: tiles.numel()].tolist() == tiles.tolist()
+        assert found.cpu().numel() == 2 + 2 * 5 * WORDS
 
 
 def test_framework(device):
     graph = graphs.make("batch", device)
-    tiles, expected = masks_of(graph)
+    _, expected = masks_of(graph)
     arguments = arguments_of(graph)
     torch.library.opcheck(ops.with_masks.default, arguments)
     compiled = torch.compile(lambda *a: ops.with_masks(*a), fullgraph=True)
-    assert torch.equal(compiled(*arguments)[: tiles.numel()], tiles)
-    assert compiled(*arguments).shape == expected.shape
+    assert torch.equal(compiled(*arguments), expected)
 
 
 @pytest.mark.parametrize(

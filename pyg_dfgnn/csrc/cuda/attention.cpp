@@ -25,8 +25,9 @@ cuda::Score score_of(Score score) {
   }
 }
 
-// The operands with features aligned; `src` and `value` stay one tensor where they are.
-Attention align_features(Attention a) {
+// The operands with features and tiles aligned; `src` and `value` stay one tensor where they are.
+Attention align(Attention a) {
+  if (a.tiles.defined()) a.tiles = aligned(a.tiles);
   if (a.score != Score::additive) {
     const bool same_value = a.src.is_same(a.value), same_dst = a.dst.is_same(a.src);
     a.src = aligned(a.src);
@@ -41,7 +42,8 @@ Attention align_features(Attention a) {
 cuda::Attention operands_of(const Attention& a) {
   check_sizes(a.num_dst(), a.num_src(), a.heads(), a.head_dim());
   const auto* tiles = static_cast<const int*>(data_of(a.tiles));
-  const bool has_masks = tiles != nullptr && a.tiles.numel() == cuda::tile::size_with_masks(a.num_dst());
+  const bool has_masks = a.tiles.defined() && a.tiles.scalar_type() == at::kInt &&
+                         a.tiles.numel() == cuda::tile::size_with_masks(a.num_dst());
   const auto* masks = has_masks ? tiles + cuda::tile::masks_begin(a.num_dst()) : nullptr;
   return {type_of(a.value),
           score_of(a.score),
@@ -90,7 +92,7 @@ class Workspace {
 
 ForwardResult forward_cuda(Attention given, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align_features(std::move(given));
+  const auto a = align(std::move(given));
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
   auto out = at::empty({a.num_dst(), a.heads(), a.head_dim()}, options);
@@ -112,7 +114,7 @@ ForwardResult forward_cuda(Attention given, Method method) {
 
 Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align_features(std::move(given));
+  const auto a = align(std::move(given));
   const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out);
   const auto scalars = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
   // Entries of col past the last edge are no edges, and their gradients are 0.
