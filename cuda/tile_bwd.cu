@@ -3,6 +3,7 @@
 // result once.
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
+#include "tile_masks.cuh"
 #include "tile_shapes.cuh"
 
 namespace dfgnn::cuda {

@@ -1,6 +1,7 @@
 // Tile forward: masked dense attention of one window of rows with its tile, an online softmax over chunks of sources.
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
+#include "tile_masks.cuh"
 #include "tile_shapes.cuh"
 
 namespace dfgnn::cuda {
