@@ -29,10 +29,20 @@ __host__ __device__
   return number_bytes <= 4 && head_dim <= 128 && head_dim * number_bytes % 16 == 0;
 }
 
-// Numbers that say where tiles begin, and, with masks behind them, where the rows' begin; then come the columns'.
-constexpr int64_t boundaries_of(int64_t nodes) { return (nodes + kStride - 1) / kStride + 1; }
-constexpr int64_t masks_begin(int64_t nodes) { return (boundaries_of(nodes) + 1) / 2 * 2; }  // they are read by twos
-constexpr int64_t size_with_masks(int64_t nodes) { return masks_begin(nodes) + 2 * nodes * kMaskWords; }
+// Numbers that say where tiles begin, and, with masks behind them, where the rows' begin; then come the columns'. I:
+// int64_t, or a symbolic integer.
+template <class I>
+constexpr I boundaries_of(const I& nodes) {
+  return (nodes + (kStride - 1)) / kStride + 1;
+}
+template <class I>
+constexpr I masks_begin(const I& nodes) {
+  return (boundaries_of(nodes) + 1) / 2 * 2;  // they are read by twos
+}
+template <class I>
+constexpr I size_with_masks(const I& nodes) {
+  return masks_begin(nodes) + nodes * (2 * kMaskWords);
+}
 
 // Rows of the windows of a tile of that many nodes.
 #ifdef __CUDACC__

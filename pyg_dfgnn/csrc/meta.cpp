@@ -46,21 +46,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_to_csc_meta(T rowptr, T col, 
           at::empty_symint({col.sym_numel()}, options)};
 }
 
-// As those of tile_geometry.h.
-c10::SymInt boundaries_of(const c10::SymInt& nodes) {
-  constexpr int64_t kStride = cuda::tile::kStride;
-  return (nodes + (kStride - 1)) / kStride + 1;
-}
-
 std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T) {
   const auto options = rowptr.options();
-  return {at::empty_symint({boundaries_of(rowptr.sym_numel() - 1)}, options.dtype(at::kInt)),
+  return {at::empty_symint({cuda::tile::boundaries_of(rowptr.sym_numel() - 1)}, options.dtype(at::kInt)),
           at::empty({1}, options.dtype(at::kLong))};
 }
 
 at::Tensor with_masks_meta(T tiles, T rowptr, T, T, T) {
-  const auto nodes = rowptr.sym_numel() - 1, begin = (boundaries_of(nodes) + 1) / 2 * 2;
-  return at::empty_symint({begin + nodes * (2 * cuda::tile::kMaskWords)}, tiles.options());
+  return at::empty_symint({cuda::tile::size_with_masks(rowptr.sym_numel() - 1)}, tiles.options());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> side_by_side_meta(
@@ -76,7 +69,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
           make(nodes + 1),
           make(capacity),
           make(capacity),
-          at::empty_symint({boundaries_of(nodes)}, options.dtype(at::kInt))};
+          at::empty_symint({cuda::tile::boundaries_of(nodes)}, options.dtype(at::kInt))};
 }
 
 }  // namespace
