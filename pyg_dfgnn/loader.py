@@ -61,16 +61,19 @@ class DeviceDataset(torch.utils.data.Dataset):
         graphs = list(graphs)
         if not graphs:
             raise ValueError("graphs: expected at least one, got none")
+        excluded = set(exclude_keys or ())
+        names = set(graphs[0]._store.keys()) - excluded
         for graph in graphs:
             if not isinstance(graph, Data) or type(graph) is not type(graphs[0]):
                 raise TypeError(
                     "graphs: expected torch_geometric.data.Data of one class, got "
                     f"{type(graphs[0]).__name__} and {type(graph).__name__}"
                 )
-            if set(graph._store.keys()) != set(graphs[0]._store.keys()):
+            others = set(graph._store.keys()) - excluded
+            if others != names:
                 raise ValueError(
                     "graphs: expected the same attributes of all, got "
-                    f"{sorted(graphs[0]._store.keys())} and {sorted(graph._store.keys())}"
+                    f"{sorted(names)} and {sorted(others)}"
                 )
         self.device = torch.empty(0, device=device).device
         self.follow_batch = follow_batch or ()

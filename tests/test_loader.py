@@ -270,6 +270,7 @@ def test_graphs_that_differ():
     other.y = torch.ones(1)
     with pytest.raises(ValueError, match="graphs: expected the same attributes"):
         DeviceDataset([first, other], "cpu")
+    assert "y" not in DeviceDataset([first, other], "cpu", exclude_keys=["y"]).batch([1])
     other = first.clone()
     other.x = other.x.double()
     with pytest.raises(ValueError, match="x: expected one dtype"):
