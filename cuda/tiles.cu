@@ -89,7 +89,7 @@ Attention tiled(Index ptr, Index ind, int64_t num_nodes, int64_t num_edges, cons
   a.num_dst = a.num_src = num_nodes;
   a.num_edges = num_edges;
   a.tiles = {tiles, false};
-  a.num_tiles = (num_nodes + tile::kStride - 1) / tile::kStride;
+  a.num_tiles = tile::boundaries_of(num_nodes) - 1;
   return a;
 }
 
@@ -111,11 +111,10 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
                                            t.num_nodes, stream);
     if (error != cudaSuccess) return error;
   }
-  const int64_t strides = (t.num_nodes + tile::kStride - 1) / tile::kStride;
-  tiles_kernel<<<blocks_for(strides + 1), kThreads, 0, stream>>>(t, reach);
+  tiles_kernel<<<blocks_for(tile::boundaries_of(t.num_nodes)), kThreads, 0, stream>>>(t, reach);
   if (t.num_nodes > 0) {
     const Attention a = tiled(t.rowptr, t.col, t.num_nodes, t.num_edges, t.tiles);
-    blocks_kernel<<<tile::blocks_of(strides), tile::kThreads, 0, stream>>>(a, t.blocks);
+    blocks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.blocks);
   }
   return cudaGetLastError();
 }

@@ -39,11 +39,10 @@ class SideBySide:
             rowptr, col, eid, colptr, row, perm, tiles = torch.ops.dfgnn.side_by_side(
                 *self.arguments, self_loops=self_loops
             )
-            graph = Graph(
+            self.graphs[self_loops] = with_masks(Graph(
                 rowptr, col, eid, colptr, row, perm, self.num_nodes, self.num_nodes, -1, self_loops,
                 tiles, self.tile_blocks,
-            )  # fmt: skip
-            self.graphs[self_loops] = with_masks(graph) if col.is_cuda else graph
+            ))  # fmt: skip
         return self.graphs[self_loops]
 
     def edge_index(self) -> Tensor:

@@ -274,11 +274,13 @@ def _build_checked(
 
 
 def with_masks(g: Graph) -> Graph:
-    """The graph, its tiles with masks where method "auto" may choose "tile". Scriptable."""
+    """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable."""
     tiles = g.tiles
     # It never takes a block for less than 45 edges, nor what a node saves for more than 20.
     edges = g.col.size(0) + 20 * g.num_dst
-    if tiles is None or g.tile_blocks < 0 or 45 * g.tile_blocks >= edges:
+    if tiles is None or not tiles.is_cuda:
+        return g
+    if g.tile_blocks < 0 or 45 * g.tile_blocks >= edges:
         return g
     tiles = torch.ops.dfgnn.with_masks(tiles, g.rowptr, g.col, g.colptr, g.row)
     return Graph(

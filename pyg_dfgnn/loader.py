@@ -136,8 +136,8 @@ class DeviceDataset(torch.utils.data.Dataset):
     def _attribute(
         self, name: str, value: Any, slices: Any, graphs: list[Data]
     ) -> "Union[_Tensors, _Objects]":
-        stores = [graph._store for graph in graphs]
-        first = stores[0][name]
+        values, dim = [graph._store[name] for graph in graphs], 0
+        first = values[0]
         is_sparse = isinstance(first, SparseTensor) or is_torch_sparse_tensor(first)
         if isinstance(value, list) and isinstance(slices, Tensor) and not is_sparse:
             return _Objects(value, self._layout(slices))
@@ -146,12 +146,11 @@ class DeviceDataset(torch.utils.data.Dataset):
                 f"{name}: expected dense tensors, numbers or what PyG puts in a list, got "
                 f"{type(first).__name__}; leave it out with exclude_keys"
             )
-        kinds = {_kind(store[name]) for store in stores}
+        kinds = {_kind(part) for part in values}
         if len(kinds) > 1:
             raise ValueError(f"{name}: expected one dtype, got {sorted(map(str, kinds))}")
-        values, dim = [store[name] for store in stores], 0
         if isinstance(first, Tensor):
-            cat_dim = graphs[0].__cat_dim__(name, first, stores[0])
+            cat_dim = graphs[0].__cat_dim__(name, first, graphs[0]._store)
             dim = cat_dim or 0
             if cat_dim is None or first.dim() == 0:
                 values = [tensor.unsqueeze(0) for tensor in values]

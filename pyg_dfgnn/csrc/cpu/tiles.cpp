@@ -1,6 +1,7 @@
 // find_tiles_cpu: where edges leave a graph's nodes free to be cut, and what the tile kernels would do there;
 // with_masks_cpu: the edges there as bits.
 #include <algorithm>
+#include <array>
 #include <bitset>
 #include <vector>
 
@@ -112,30 +113,17 @@ class TileFinder {
   // Chunks of the tile that rows of a warp have edges in, and the edges of its rows that go edge by edge.
   int64_t count_band(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     std::bitset<kMaxChunks> active;
-    int64_t irregular_edges = 0;
+    int64_t single_edges = 0;
     for (int64_t i = first; i < last; ++i) {
-      std::bitset<kMaxChunks> chunks;
-      std::bitset<kMaxChunks * kChunk> nodes;
-      int64_t edges = 0, previous = -1, descents = 0;
-      bool irregular = end - begin > kMaxChunks * kChunk, last_descends = false;
-      for_row(i, [&](int64_t, int64_t j) {
-        ++edges;
-        last_descends = j <= previous;
-        descents += last_descends;
-        previous = j;
-        irregular |= j < begin || j >= end;
-        if (irregular) return;
-        irregular |= nodes[j - begin];
-        nodes.set(j - begin);
-        chunks.set((j - begin) / kChunk);
-      });
-      if (irregular || descents > last_descends) {
-        irregular_edges += edges;
+      std::array<int, kMaskWords> mask;
+      make_mask(i, begin, end, mask.data());
+      if ((mask[0] & (kMaskIrregular | kMaskDisordered)) != 0) {
+        for_row(i, [&](int64_t, int64_t) { ++single_edges; });
       } else {
-        active |= chunks;
+        active |= mask[0];
       }
     }
-    return static_cast<int64_t>(active.count()) + irregular_edges;
+    return static_cast<int64_t>(active.count()) + single_edges;
   }
 
   const Index *rowptr_, *col_;
