@@ -29,6 +29,33 @@ struct SortArrays {
   uint16_t* counts;       // [chunks, kDigits], in the place of the keys
 };
 
+// How many blocks a sort takes, at the most `most`.
+template <class K>
+int64_t sort_blocks(int64_t capacity, int64_t num_keys, int64_t most) {
+  return grid_for(ceil_div(capacity, ChunkSort<K>::kChunk) + ceil_div(num_keys, 4 * kGridThreads), most);
+}
+
+// For a sort of so many items by so many blocks.
+template <class K>
+SortArrays<K> place_sort_arrays(Workspace& places, int64_t capacity, int64_t blocks) {
+  const int64_t chunks = ceil_div(capacity, ChunkSort<K>::kChunk);
+  SortArrays<K> arrays{};
+  places.place(arrays.far, 1);
+  places.place(arrays.bad, 1);
+  places.place(arrays.sums, blocks);
+  places.place(arrays.totals, kDigits);
+  places.place(arrays.starts, kDigits * blocks);
+  places.place(arrays.low, chunks);
+  places.place(arrays.high, chunks);
+  places.place(arrays.reach, chunks);
+  Workspace in_place_of_keys = places;
+  places.place(arrays.keys[0], capacity);
+  places.place(arrays.keys[1], capacity);
+  in_place_of_keys.place(arrays.counts, chunks * kDigits);
+  if (in_place_of_keys.bytes() > places.bytes()) places = in_place_of_keys;
+  return arrays;
+}
+
 template <class K, class Source>
 class EdgeSort {
  public:
@@ -419,25 +446,11 @@ cudaError_t cooperative_sort(const Source& source, const SortedEdges<K>& out, vo
   int64_t blocks = 0;
   const cudaError_t error = max_grid(kernel, shared_bytes, blocks);
   if (error != cudaSuccess) return error;
-  const int64_t chunks = ceil_div(out.capacity(), Sort::kChunk);
-  blocks = grid_for(chunks + ceil_div(out.num_keys, 4 * kGridThreads), blocks);
-
-  SortArrays<K> arrays{};
+  blocks = sort_blocks<K>(out.capacity(), out.num_keys, blocks);
   Workspace places(workspace);
-  places.place(arrays.far, 1);
-  places.place(arrays.bad, 1);
-  places.place(arrays.sums, blocks);
-  places.place(arrays.totals, kDigits);
-  places.place(arrays.starts, kDigits * blocks);
-  places.place(arrays.low, chunks);
-  places.place(arrays.high, chunks);
-  places.place(arrays.reach, chunks);
-  Workspace in_place_of_keys = places;
-  places.place(arrays.keys[0], out.capacity());
-  places.place(arrays.keys[1], out.capacity());
-  in_place_of_keys.place(arrays.counts, chunks * kDigits);
+  const auto arrays = place_sort_arrays<K>(places, out.capacity(), blocks);
   if (workspace == nullptr) {
-    workspace_bytes = places.bytes() > in_place_of_keys.bytes() ? places.bytes() : in_place_of_keys.bytes();
+    workspace_bytes = places.bytes();
     return cudaSuccess;
   }
   return launch_cooperative(kernel, blocks, shared_bytes, stream, source, out, arrays);

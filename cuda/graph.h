@@ -29,6 +29,11 @@ struct CooToCsr {
 };
 cudaError_t coo_to_csr(const CooToCsr& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
+// Lists from here on are CUB's, whose radix sort takes half the time of the cooperative kernel's. So long a list is
+// seldom a batch of small graphs: it is one graph's, sorted by one of its ends at most. The near way would pay for that
+// end alone, and by less than the far way costs for the other.
+constexpr int64_t kLongList = 1 << 24;
+
 // CSC by source of a CSR: colptr [num_src + 1], row and perm [capacity] of the CSR's index type; perm holds positions
 // in the CSR. Entries past the last edge are 0.
 struct CsrToCsc {
@@ -64,6 +69,20 @@ struct FindTiles {
   int64_t* blocks;
 };
 cudaError_t find_tiles(const FindTiles& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+
+// All of the above at once, of what has fewer than kLongList entries and int32 results: `csr` with stats [3], the last
+// the blocks of find_tiles; csc.rowptr and csc.col are the results of `csr`. tiles may be null: then they are not
+// looked for, and blocks is -1.
+struct Compress {
+  CooToCsr csr;
+  CsrToCsc csc;
+  int* tiles;
+  int64_t num_boundaries;  // entries of `tiles`
+};
+cudaError_t compress(const Compress& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+
+// Adds the blocks of tiles to blocks [1], unless *counted is not 0.
+cudaError_t count_blocks(const FindTiles& task, const int* counted, cudaStream_t stream);
 
 // Masks of a graph's rows, or, of its CSC, of its columns: [num_nodes, kMaskWords], see tile_geometry.h.
 struct MakeMasks {

@@ -1,60 +1,30 @@
-// Finds the tiles of a graph, by a scan over how far edges reach and a search for what they leave free, and makes the
-// masks of its nodes.
-#include <cub/device/device_scan.cuh>
-
+// Tiles of a graph, what they cost, and the masks of its nodes.
 #include "edge_mask.cuh"
 #include "graph.h"
+#include "tile_search.cuh"
 
 namespace dfgnn::cuda {
 namespace {
 
-constexpr int kThreads = 256, kLanes = 8;
-
-unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
-
-struct Largest {
-  __device__ __forceinline__ int operator()(int x, int y) const { return max(x, y); }
-};
-
-__global__ void start_kernel(int* reach, int64_t num_nodes, int64_t* blocks) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < num_nodes) reach[i] = static_cast<int>(i);
-  if (i == 0) *blocks = 0;
+__global__ void __launch_bounds__(kGridThreads)
+    find_tiles_kernel(const __grid_constant__ FindTiles t, const __grid_constant__ TileSearch::Arrays arrays,
+                      int64_t num_boundaries) {
+  __shared__ TileSearch::Storage storage;
+  const auto grid = cooperative_groups::this_grid();
+  TileSearch search(t.num_nodes, arrays, storage);
+  if (grid_thread() == 0) *t.blocks = 0;
+  search.start();
+  grid.sync();
+  search.add_all(t.rowptr, t.col, t.num_edges);
+  grid.sync();
+  search.find(t.tiles, num_boundaries, 0);
 }
 
-// reach[i]: the last node of the edges of which i is the first node, that of a row's edges taken together.
-__global__ void reach_kernel(FindTiles t, int* reach) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, row = thread / kLanes;
-  int first = static_cast<int>(row), last = first;
-  if (row < t.num_nodes) {
-    const Range edges = row_range(t.rowptr, row, t.num_edges);
-    for (int64_t e = edges.begin + thread % kLanes; e < edges.end; e += kLanes) {
-      const int node = checked_node(t.col[e], t.num_nodes);
-      if (node == kNoNode) continue;
-      first = min(first, node);
-      last = max(last, node);
-    }
-  }
-#pragma unroll
-  for (int lane = kLanes / 2; lane > 0; lane /= 2) {
-    first = min(first, __shfl_xor_sync(kAllLanes, first, lane));
-    last = max(last, __shfl_xor_sync(kAllLanes, last, lane));
-  }
-  if (row < t.num_nodes && thread % kLanes == 0 && last > first) atomicMax(&reach[first], last);
-}
-
-// `reach` is now the last node that edges of this and the nodes before reach.
-__global__ void tiles_kernel(FindTiles t, const int* reach) {
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t begin = index * tile::kStride;
-  if (begin >= t.num_nodes + tile::kStride) return;
-  int64_t node = begin < t.num_nodes ? begin : t.num_nodes;
-  while (node > 0 && node < t.num_nodes && reach[node - 1] >= node) node = reach[node - 1] + 1;
-  t.tiles[index] = static_cast<int>(node);
-}
-
-__global__ void __launch_bounds__(tile::kThreads) blocks_kernel(const __grid_constant__ Attention a, int64_t* blocks) {
+// Unless they are counted: `counted` may be null.
+__global__ void __launch_bounds__(tile::kThreads)
+    blocks_kernel(const __grid_constant__ Attention a, int64_t* blocks, const int* counted) {
   using namespace tile;
+  if (counted && *counted) return;
   __shared__ EdgeMask mask;
   Window w;
   if (!find_window(a, w)) return;
@@ -96,25 +66,27 @@ Attention tiled(Index ptr, Index ind, int64_t num_nodes, int64_t num_edges, cons
 }  // namespace
 
 cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
-  const size_t array = (static_cast<size_t>(t.num_nodes) * sizeof(int) + 255) / 256 * 256;
-  auto* reach = static_cast<int*>(workspace);
-  size_t cub_bytes = 0;
-  cudaError_t error = cub::DeviceScan::InclusiveScan(nullptr, cub_bytes, reach, reach, Largest(), t.num_nodes, stream);
-  if (error != cudaSuccess || workspace == nullptr) {
-    workspace_bytes = array + cub_bytes;
-    return error;
+  int64_t blocks = 0;
+  cudaError_t error = max_grid(find_tiles_kernel, 0, blocks);
+  if (error != cudaSuccess) return error;
+  blocks = grid_for(ceil_div(t.num_edges, 8 * kGridThreads) + ceil_div(t.num_nodes, kGridThreads), blocks);
+  TileSearch::Arrays arrays{};
+  Workspace places(workspace);
+  places.place(arrays.reach, t.num_nodes);
+  places.place(arrays.sums, blocks);
+  if (workspace == nullptr) {
+    workspace_bytes = places.bytes();
+    return cudaSuccess;
   }
-  start_kernel<<<blocks_for(t.num_nodes + 1), kThreads, 0, stream>>>(reach, t.num_nodes, t.blocks);
-  if (t.num_nodes > 0) {
-    reach_kernel<<<blocks_for(t.num_nodes * kLanes), kThreads, 0, stream>>>(t, reach);
-    error = cub::DeviceScan::InclusiveScan(static_cast<char*>(workspace) + array, cub_bytes, reach, reach, Largest(),
-                                           t.num_nodes, stream);
-    if (error != cudaSuccess) return error;
-  }
-  tiles_kernel<<<blocks_for(tile::boundaries_of(t.num_nodes)), kThreads, 0, stream>>>(t, reach);
+  error = launch_cooperative(find_tiles_kernel, blocks, 0, stream, t, arrays, tile::boundaries_of(t.num_nodes));
+  if (error != cudaSuccess) return error;
+  return count_blocks(t, nullptr, stream);
+}
+
+cudaError_t count_blocks(const FindTiles& t, const int* counted, cudaStream_t stream) {
   if (t.num_nodes > 0) {
     const Attention a = tiled(t.rowptr, t.col, t.num_nodes, t.num_edges, t.tiles);
-    blocks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.blocks);
+    blocks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.blocks, counted);
   }
   return cudaGetLastError();
 }

@@ -180,12 +180,15 @@ def _convert(
             rowptr, col = edge_index.crow_indices(), edge_index.col_indices()
             return _convert_csr(rowptr, col, num_src, num_dst)
     src, dst = endpoints(edge_index, flow)
-    rowptr, col, eid, stats = torch.ops.dfgnn.coo_to_csr(
-        src, dst, num_src, num_dst, self_loops=self_loops
+    with_tiles = src.is_cuda and num_src == num_dst
+    rowptr, col, eid, colptr, row, perm, tiles, stats = torch.ops.dfgnn.compress(
+        src, dst, num_src, num_dst, self_loops=self_loops, with_tiles=with_tiles
     )
-    colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, num_src)
-    graph = Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, self_loops)
-    return _with_tiles(graph, stats)
+    graph = Graph(
+        rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, self_loops,
+        tiles if with_tiles else None,
+    )  # fmt: skip
+    return graph, stats
 
 
 def _with_tiles(g: Graph, stats: Tensor) -> tuple[Graph, Tensor]:

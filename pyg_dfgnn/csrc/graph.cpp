@@ -17,8 +17,9 @@ void check_size(int64_t size, const char* name) {
   TORCH_CHECK(size >= 0, name, ": expected a number of nodes >= 0, got ", size);
 }
 
-template <auto kernel>
-Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops) {
+// Returns the type of the results' indices.
+at::ScalarType check_coo(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
+                         bool self_loops) {
   check_index(src, "src");
   check_index(dst, "dst");
   TORCH_CHECK(src.numel() == dst.numel(), "dst: expected as many entries as src (", src.numel(), "), got ",
@@ -30,8 +31,26 @@ Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, in
   check_size(num_dst, "num_dst");
   const int64_t capacity = src.numel() + (self_loops ? std::min(num_src, num_dst) : 0);
   const int64_t limit = std::numeric_limits<int32_t>::max();
-  const auto index_type = capacity < limit && num_src < limit && num_dst < limit ? at::kInt : at::kLong;
+  return capacity < limit && num_src < limit && num_dst < limit ? at::kInt : at::kLong;
+}
+
+template <auto kernel>
+Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops) {
+  const auto index_type = check_coo(src, dst, num_src, num_dst, self_loops);
   return kernel(src.contiguous(), dst.contiguous(), num_src, num_dst, self_loops, index_type);
+}
+
+// coo_to_csr, csr_to_csc and, where they are asked for, find_tiles in one; `stats` has the blocks of tiles behind, or
+// -1. On CUDA, the more of it is a copy the more the list is sorted.
+template <auto kernel>
+Compressed compress(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
+                    bool with_tiles) {
+  const auto index_type = check_coo(src, dst, num_src, num_dst, self_loops);
+  TORCH_CHECK(!with_tiles || num_src == num_dst, "with_tiles: expected False where num_src (", num_src,
+              ") is not num_dst (", num_dst, "), got True");
+  TORCH_CHECK(!with_tiles || num_dst < std::numeric_limits<int32_t>::max(),
+              "num_dst: expected fewer than 2^31 nodes with tiles, got ", num_dst);
+  return kernel(src.contiguous(), dst.contiguous(), num_src, num_dst, self_loops, with_tiles, index_type);
 }
 
 template <auto kernel>
@@ -113,6 +132,7 @@ Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cpu>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cpu>);
+  m.impl("compress", compress<compress_by_parts<coo_to_csr_cpu, csr_to_csc_cpu, find_tiles_cpu>>);
   m.impl("find_tiles", find_tiles<find_tiles_cpu>);
   m.impl("with_masks", with_masks<with_masks_cpu>);
   m.impl("side_by_side", side_by_side<side_by_side_cpu>);
@@ -122,6 +142,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
 TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cuda>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cuda>);
+  m.impl("compress", compress<compress_cuda>);
   m.impl("find_tiles", find_tiles<find_tiles_cuda>);
   m.impl("with_masks", with_masks<with_masks_cuda>);
   m.impl("side_by_side", side_by_side<side_by_side_cuda>);

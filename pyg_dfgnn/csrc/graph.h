@@ -16,6 +16,10 @@ using Csc = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // tiles int32 [boundaries_of(num_nodes)], blocks int64 [1].
 using Tiles = std::tuple<at::Tensor, at::Tensor>;
+// rowptr [num_dst + 1], col [C], eid [C], colptr [num_src + 1], row [C], perm [C], tiles as above or [0], stats int64
+// [3].
+using Compressed =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 // rowptr [N + 1], col [C], eid [C], colptr [N + 1], row [C], perm [C], tiles int32 [boundaries_of(N)].
 using Structure = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -31,11 +35,26 @@ void side_by_side_cpu(const at::Tensor& degrees, const at::Tensor& local_perm, c
 Csr coo_to_csr_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
                     at::ScalarType index_type);
 Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src);
+Compressed compress_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
+                         bool self_loops, bool with_tiles, at::ScalarType index_type);
 Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col);
 // Without a CSC, room for the masks of columns.
 at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                            const at::Tensor& colptr, const at::Tensor& row);
 void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
                        const Structure& structure);
+
+// The operator compress by those that make its parts.
+template <auto coo_to_csr, auto csr_to_csc, auto find_tiles>
+Compressed compress_by_parts(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
+                             bool self_loops, bool with_tiles, at::ScalarType index_type) {
+  const auto [rowptr, col, eid, stats] = coo_to_csr(src, dst, num_src, num_dst, self_loops, index_type);
+  const auto [colptr, row, perm] = csr_to_csc(rowptr, col, num_src);
+  const auto none = [&] {
+    return Tiles{at::empty({0}, src.options().dtype(at::kInt)), at::full({1}, -1, stats.options())};
+  };
+  const auto [tiles, blocks] = with_tiles ? find_tiles(rowptr, col) : none();
+  return {rowptr, col, eid, colptr, row, perm, tiles, at::cat({stats, blocks})};
+}
 
 }  // namespace dfgnn

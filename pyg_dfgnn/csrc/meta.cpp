@@ -46,6 +46,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_to_csc_meta(T rowptr, T col, 
           at::empty_symint({col.sym_numel()}, options)};
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+compress_meta(T src, T dst, c10::SymInt num_src, c10::SymInt num_dst, bool self_loops, bool with_tiles) {
+  const auto [rowptr, col, eid, stats] = coo_to_csr_meta(src, dst, num_src, num_dst, self_loops);
+  const auto [colptr, row, perm] = csr_to_csc_meta(rowptr, col, num_src);
+  const auto boundaries = with_tiles ? cuda::tile::boundaries_of(num_dst) : c10::SymInt(0);
+  return {rowptr,
+          col,
+          eid,
+          colptr,
+          row,
+          perm,
+          at::empty_symint({boundaries}, src.options().dtype(at::kInt)),
+          at::empty({3}, stats.options())};
+}
+
 std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T) {
   const auto options = rowptr.options();
   return {at::empty_symint({cuda::tile::boundaries_of(rowptr.sym_numel() - 1)}, options.dtype(at::kInt)),
@@ -79,6 +94,7 @@ TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   register_backward<Meta>(m);
   m.impl("coo_to_csr", coo_to_csr_meta);
   m.impl("csr_to_csc", csr_to_csc_meta);
+  m.impl("compress", compress_meta);
   m.impl("find_tiles", find_tiles_meta);
   m.impl("with_masks", with_masks_meta);
   m.impl("side_by_side", side_by_side_meta);

@@ -74,6 +74,10 @@ TORCH_LIBRARY(dfgnn, m) {
          ", bool transpose=False, bool sum_heads=False) -> Tensor")
             .c_str());
   m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
+  m.def(
+      "compress(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False, "
+      "bool with_tiles=False) -> (Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, "
+      "Tensor tiles, Tensor stats)");
   m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
   m.def("with_masks(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr, Tensor row) -> Tensor");
   m.def(

@@ -56,6 +56,8 @@ def test_opcheck_graph_operators(self_loops, device):
     rowptr, col, _, _ = csr(src, dst, 6, 6, self_loops=self_loops)
     torch.library.opcheck(torch.ops.dfgnn.csr_to_csc.default, (rowptr, col, 6))
     torch.library.opcheck(torch.ops.dfgnn.find_tiles.default, (rowptr, col))
+    keywords = {"self_loops": self_loops, "with_tiles": True}
+    torch.library.opcheck(torch.ops.dfgnn.compress.default, (src, dst, 6, 6), keywords)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

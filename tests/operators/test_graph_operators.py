@@ -1,4 +1,6 @@
-"""coo_to_csr and csr_to_csc against torch's stable sort and SciPy's conversion."""
+"""coo_to_csr and csr_to_csc against torch's stable sort and SciPy's, compress against them."""
+
+from functools import partial
 
 import graphs
 import numpy as np
@@ -9,6 +11,7 @@ from torch.nn.functional import pad
 
 coo_to_csr = torch.ops.dfgnn.coo_to_csr
 csr_to_csc = torch.ops.dfgnn.csr_to_csc
+compress = torch.ops.dfgnn.compress
 
 # src, dst, num_src, num_dst
 COO = {
@@ -188,6 +191,65 @@ def test_round_trip(name, device):
     assert torch.equal(row, flipped[1])
 
 
+# What compress copies of sorted lists by tiles: graphs around the sizes of words and of
+# the widest tile, some of them sparse; nodes without edges in a row, few and many.
+BATCHES = {
+    "words": batch_coo([1, 2, 31, 32, 33, 63, 64, 65, 0, 127, 128, 129]),
+    "sparse": batch_coo([30, 500, 70, 1, 200] * 5, 0.01),
+    "widest": batch_coo([576, 3, 575], 0.05),
+    "too_wide": batch_coo([20, 577, 30], 0.05),
+    "full": batch_coo([40, 70], 1.0),
+}
+src, dst, nodes, _ = batch_coo([50, 60])
+BATCHES["gaps"] = [i + 40 * (i > 20) for i in src], [i + 40 * (i > 20) for i in dst], 155, 155
+BATCHES["empty_ends"] = [i + 100 for i in src], [i + 100 for i in dst], 2000, 2000
+BATCHES["twice"] = [*src, src[7]], [*dst, dst[7]], nodes, nodes
+ORDERS = {
+    "as_it_is": lambda src, dst: np.arange(src.numel()),
+    "by_dst": lambda src, dst: np.lexsort((src, dst)),
+    "by_src": lambda src, dst: np.lexsort((dst, src)),
+    "by_dst_alone": lambda src, dst: np.lexsort((-src, dst)),
+    "by_src_alone": lambda src, dst: np.lexsort((-dst, src)),
+}
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", [*COO, *BATCHES])
+def test_compress(name, order, index, self_loops, device):
+    """The same as by its parts, with and without tiles."""
+    src, dst, num_src, num_dst = (COO | BATCHES)[name]
+    ends = [torch.tensor(t, dtype=index) for t in (src, dst)]
+    positions = torch.from_numpy(ORDERS[order](*ends))
+    ends = [end[positions].to(device) for end in ends]
+    without_loops = ends[0] != ends[1]
+    lists = [ends, [end[without_loops] for end in ends]] if self_loops else [ends]
+    for src, dst in lists:
+        arguments = (src, dst, num_src, num_dst)
+        rowptr, col, eid, stats = coo_to_csr(*arguments, self_loops=self_loops)
+        forms = rowptr, col, eid, *csr_to_csc(rowptr, col, num_src)
+        *result, tiles, numbers = compress(*arguments, self_loops=self_loops)
+        torch.testing.assert_close(tuple(result), forms, rtol=0, atol=0)
+        assert tiles.shape == (0,)
+        assert numbers.tolist() == [*stats.tolist(), -1]
+        if num_src == num_dst:
+            found, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
+            *result, tiles, numbers = compress(*arguments, self_loops=self_loops, with_tiles=True)
+            torch.testing.assert_close(tuple(result), forms, rtol=0, atol=0)
+            torch.testing.assert_close(tiles, found, rtol=0, atol=0)
+            assert numbers.tolist() == [*stats.tolist(), *blocks.tolist()]
+
+
+@pytest.mark.parametrize("with_tiles", [False, True])
+def test_compress_without_nodes(with_tiles, device):
+    ends = torch.empty(2, 0, dtype=torch.long, device=device)
+    *forms, tiles, stats = compress(*ends, 0, 0, with_tiles=with_tiles)
+    assert [form.tolist() for form in forms] == [[0], [], [], [0], [], []]
+    assert tiles.tolist() == [0] * with_tiles
+    assert stats.tolist() == [0, 0, 0 if with_tiles else -1]
+
+
 def bad_calls() -> list[tuple[str, object, tuple]]:
     ends: tuple[Tensor, Tensor] = (torch.tensor([0, 1]), torch.tensor([1, 0]))
     rowptr, col = torch.tensor([0, 1, 2]), torch.tensor([1, 0])
@@ -203,6 +265,9 @@ def bad_calls() -> list[tuple[str, object, tuple]]:
         ("col", csr_to_csc, (rowptr, col.int(), 2)),
         ("col", csr_to_csc, (rowptr, col.unsqueeze(0), 2)),
         ("num_src", csr_to_csc, (rowptr, col, -1)),
+        ("dst", compress, (ends[0], ends[1].int(), 2, 2)),
+        ("num_src", compress, (*ends, -1, 2)),
+        ("with_tiles", partial(compress, with_tiles=True), (*ends, 3, 2)),
     ]
 
 

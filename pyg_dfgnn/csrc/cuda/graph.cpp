@@ -52,6 +52,29 @@ Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num
   return {colptr, row, perm};
 }
 
+Compressed compress_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
+                         bool self_loops, bool with_tiles, at::ScalarType index_type) {
+  const int64_t capacity = src.numel() + (self_loops ? std::min(num_src, num_dst) : 0);
+  if (index_type == at::kLong || capacity >= cuda::kLongList) {
+    return compress_by_parts<coo_to_csr_cuda, csr_to_csc_cuda, find_tiles_cuda>(src, dst, num_src, num_dst, self_loops,
+                                                                                with_tiles, index_type);
+  }
+  const c10::cuda::CUDAGuard guard(src.device());
+  const auto make = [&](int64_t size) { return at::empty({size}, src.options().dtype(at::kInt)); };
+  auto rowptr = make(num_dst + 1), col = make(capacity), eid = make(capacity);
+  auto colptr = make(num_src + 1), row = make(capacity), perm = make(capacity);
+  auto tiles = make(with_tiles ? cuda::tile::boundaries_of(num_dst) : 0);
+  auto stats = at::empty({3}, src.options().dtype(at::kLong));
+  run(cuda::compress,
+      {{read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col),
+        write(eid), stats.mutable_data_ptr<int64_t>()},
+       {read(rowptr), read(col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)},
+       with_tiles ? tiles.mutable_data_ptr<int>() : nullptr,
+       tiles.numel()},
+      src.options());
+  return {rowptr, col, eid, colptr, row, perm, tiles, stats};
+}
+
 Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col) {
   const c10::cuda::CUDAGuard guard(rowptr.device());
   const int64_t nodes = rowptr.numel() - 1;

@@ -1,0 +1,118 @@
+// Where the tiles of a graph begin, by a whole grid: from how far the edges of each node reach.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "cooperative.cuh"
+#include "tile_geometry.h"
+
+namespace dfgnn::cuda {
+
+// All threads of the grid come to each step, and meet between them.
+class TileSearch {
+ public:
+  struct Arrays {
+    int* reach;  // [nodes]
+    int* sums;   // [blocks]
+  };
+  using Storage = BlockSums<int>::Storage;
+
+  __device__ TileSearch(int64_t nodes, const Arrays& arrays, Storage& storage)
+      : nodes_(static_cast<int>(nodes)), w_(arrays), storage_(storage) {}
+
+  __device__ void start() {
+    for (int64_t i = grid_thread(); i < nodes_; i += grid_threads()) w_.reach[i] = static_cast<int>(i);
+  }
+
+  // Takes edges between nodes from `first` to `last`, of which these two are joined to a third.
+  __device__ void add(int first, int last) {
+    if (last > first) atomicMax(&w_.reach[first], last);
+  }
+
+  // Takes all edges of compressed rows or columns.
+  template <class Ptr, class Ind>
+  __device__ void add_all(const Ptr& ptr, const Ind& ind, int64_t num_entries) {
+    constexpr int kLanes = 8;  // of a row
+    constexpr int64_t kRows = 32 / kLanes;
+    for (int64_t base = grid_thread() / 32 * kRows; base < nodes_; base += grid_threads() / 32 * kRows) {
+      const int64_t i = base + threadIdx.x % 32 / kLanes;
+      int64_t first = i, last = i;
+      if (i < nodes_) {
+        const int64_t begin = max(int64_t(0), static_cast<int64_t>(ptr[i]));
+        const int64_t end = min(num_entries, static_cast<int64_t>(ptr[i + 1]));
+        for (int64_t e = begin + threadIdx.x % kLanes; e < end; e += kLanes) {
+          const int64_t node = ind[e];
+          if (node < 0 || node >= nodes_) continue;
+          first = min(first, node);
+          last = max(last, node);
+        }
+      }
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+        first = min(first, __shfl_xor_sync(~0u, first, offset));
+        last = max(last, __shfl_xor_sync(~0u, last, offset));
+      }
+      if (i < nodes_ && threadIdx.x % kLanes == 0) add(static_cast<int>(first), static_cast<int>(last));
+    }
+  }
+
+  // Writes tiles, `count` boundaries. Returns whether one of this thread's is wider than so many nodes.
+  __device__ bool find(int* tiles, int64_t count, int most) {
+    find_reach_until();
+    bool too_wide = false;
+    for (int64_t t = grid_thread(); t < count; t += grid_threads()) {
+      const int begin = boundary(t);
+      tiles[t] = begin;
+      too_wide |= boundary(t + 1) - begin > most;
+    }
+    return too_wide;
+  }
+
+ private:
+  struct Larger {
+    __device__ __forceinline__ int operator()(int x, int y) const { return max(x, y); }
+  };
+
+  // From how far edges of a node reach to how far those of it and the nodes before do.
+  __device__ void find_reach_until() {
+    const auto grid = cooperative_groups::this_grid();
+    const Share mine = block_share(nodes_);
+    int largest = -1, until = -1;
+    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) largest = max(largest, w_.reach[i]);
+    scan(largest, largest);
+    if (threadIdx.x == 0) w_.sums[blockIdx.x] = largest;
+    grid.sync();
+    for (int64_t b = threadIdx.x; b < blockIdx.x; b += kGridThreads) until = max(until, w_.sums[b]);
+    scan(until, until);
+    for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
+      const int64_t i = first + threadIdx.x;
+      int all;
+      const int reach = scan(i < mine.end ? w_.reach[i] : -1, all);
+      if (i < mine.end) w_.reach[i] = max(reach, until);
+      until = max(until, all);
+    }
+    grid.sync();
+  }
+
+  // The largest value of this thread and those before; `all`: of the block.
+  __device__ int scan(int value, int& all) {
+    int until, largest;
+    __syncthreads();
+    BlockSums<int>::Scan(storage_).InclusiveScan(value, until, Larger(), largest);
+    all = largest;
+    return until;
+  }
+
+  // The first at or after node kStride * t.
+  __device__ int boundary(int64_t t) const {
+    int node = static_cast<int>(min(t * tile::kStride, static_cast<int64_t>(nodes_)));
+    while (node > 0 && node < nodes_ && w_.reach[node - 1] >= node) node = w_.reach[node - 1] + 1;
+    return node;
+  }
+
+  const int nodes_;
+  const Arrays& w_;
+  Storage& storage_;
+};
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,204 @@
+// From one compressed form of a tile's edges to the other, without a sort: the transpose of a matrix of bits.
+#pragma once
+
+#include "cooperative.cuh"
+
+namespace dfgnn::cuda {
+
+// The form that is there has lines (rows or columns) that ascend strictly, a line a node; all edges stay in the tile.
+// Nodes are counted from its first. All threads of a block come to each step.
+class TileTranspose {
+ public:
+  static constexpr int kMaxNodes = 576, kMaxWords = kMaxNodes / 32;
+
+  struct Shared {
+    int begin[kMaxNodes + 1], across_begin[kMaxNodes + 1];  // of the lines that are there, and across them
+    uint32_t bits[kMaxNodes][kMaxWords + 1];                // a word more, so that 32 lines are in as many banks
+    uint16_t across_before[kMaxNodes][kMaxWords];           // of a line across: bits in the words before
+    BlockSums<int>::Storage sums;
+  };
+
+  __device__ TileTranspose(Shared& shared, int first, int nodes)
+      : s_(shared), first_(first), nodes_(nodes), words_((nodes + 31) / 32) {}
+
+  // Reads the lines. Returns this thread's of the blocks of 16 by 32 that have an edge, kAcross: of 32 by 16.
+  template <bool kAcross>
+  __device__ int read(const int* ptr, const int* ind) {
+    for (int x = threadIdx.x; x < 32 * words_ * words_; x += kGridThreads) s_.bits[x / words_][x % words_] = 0;
+    for (int i = threadIdx.x; i <= nodes_; i += kGridThreads) s_.begin[i] = ptr[first_ + i];
+    __syncthreads();
+    const bool is_sparse = s_.begin[nodes_] - s_.begin[0] < 16 * nodes_;
+    is_sparse ? set_bits<2>(ind) : set_bits<8>(ind);
+    __syncthreads();
+    int blocks = 0;
+    for_blocks([&](int i, int j, uint32_t word) {
+      const bool is_empty = !__any_sync(~0u, word != 0);
+      s_.across_before[32 * j + lane()][i] = is_empty ? 0 : static_cast<uint16_t>(__popc(transpose(word)));
+      if (is_empty) return;
+      const uint32_t low = __ballot_sync(~0u, kAcross ? (word & 0xFFFF) != 0 : word != 0);
+      const uint32_t high = kAcross ? __ballot_sync(~0u, word > 0xFFFF) : low >> 16;
+      if (lane() == 0) blocks += ((kAcross ? low : low & 0xFFFF) != 0) + (high != 0);
+    });
+    __syncthreads();
+    sum_lines_across();
+    __syncthreads();
+    return blocks;
+  }
+
+  // Calls visit(i, j, place, across) for each edge, j being its place in line i. Threads of a warp have edges that are
+  // neighbours across the lines, where there are many.
+  template <class Visit>
+  __device__ void for_edges_across(const Visit& visit) const {
+    for_blocks([&](int i, int j, uint32_t word) {
+      if (!__any_sync(~0u, word != 0)) return;
+      int place = begin_along(i, j);
+      for_bits(word, transpose(word), begin_across(i, j),
+               [&](int k, int across) { visit(32 * i + lane(), 32 * j + k, place++, across); });
+    });
+  }
+
+  // The same, threads having neighbours in a line.
+  template <class Visit>
+  __device__ void for_edges(const Visit& visit) const {
+    for_blocks([&](int i, int j, uint32_t word) {
+      if (!__any_sync(~0u, word != 0)) return;
+      int across = begin_across(i, j);
+      for_bits(transpose(word), word, begin_along(i, j),
+               [&](int k, int place) { visit(32 * i + k, 32 * j + lane(), place, across++); });
+    });
+  }
+
+ private:
+  static constexpr int kWarps = kGridThreads / 32;
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ uint32_t below() { return (1u << lane()) - 1; }
+
+  // Some lanes take a line's edges in turn; those that have the same word put their bits together before they store it.
+  // Edges are on their way while those before are stored.
+  template <int kLanes>
+  __device__ void set_bits(const int* ind) const {
+    constexpr int kLines = 32 / kLanes, kUnroll = 8;
+    const int some_edge = s_.begin[0];
+    int first = threadIdx.x / 32 * kLines, line, e, end;
+    const auto begin_line = [&] {
+      line = min(first + lane() / kLanes, nodes_ - 1);
+      e = s_.begin[line] + lane() % kLanes;
+      end = s_.begin[line + 1];
+    };
+    int next[kUnroll];
+    const auto load = [&] {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) next[u] = ind[max(min(e + u * kLanes, end - 1), some_edge)];
+    };
+    if (some_edge == s_.begin[nodes_] || first >= nodes_) return;
+    begin_line();
+    load();
+    while (first < nodes_) {
+      const int this_line = line, left = end - e;
+      int node[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) node[u] = next[u];
+      e += kUnroll * kLanes;
+      if (!__any_sync(~0u, e < end)) {
+        first += kWarps * kLines;
+        begin_line();
+      }
+      load();
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const bool is_edge = u * kLanes < left;
+        if (!__any_sync(~0u, is_edge)) break;
+        const unsigned j = static_cast<unsigned>(node[u] - first_);
+        const int at = is_edge && j < static_cast<unsigned>(nodes_) ? static_cast<int>(j / 32) : -1;
+        uint32_t word = at < 0 ? 0 : 1u << j % 32;
+#pragma unroll
+        for (int offset = 1; offset < kLanes; offset *= 2) {
+          const int other_at = __shfl_down_sync(~0u, at, offset, kLanes);
+          const uint32_t other = __shfl_down_sync(~0u, word, offset, kLanes);
+          if (other_at == at) word |= other;
+        }
+        const int before = __shfl_up_sync(~0u, at, 1, kLanes);
+        if (at >= 0 && (lane() % kLanes == 0 || before != at)) atomicOr(&s_.bits[this_line][at], word);
+      }
+    }
+  }
+
+  // Calls visit(k, n) for the bits k of this thread's word in ascending order, n being where the lane is in line k,
+  // which begins with `begin` of lane k, as its word is `turned`.
+  template <class Visit>
+  static __device__ __forceinline__ void for_bits(uint32_t word, uint32_t turned, int begin, const Visit& visit) {
+    constexpr int kFew = 8;
+    const auto place = [&](int k) {
+      const int line_begin = __shfl_sync(~0u, begin, k);
+      return line_begin + __popc(__shfl_sync(~0u, turned, k) & below());
+    };
+    if (__reduce_max_sync(~0u, __popc(word)) > kFew) {
+#pragma unroll
+      for (int k = 0; k < 32; ++k) {
+        const int n = place(k);
+        if (word >> k & 1) visit(k, n);
+      }
+    } else {
+      while (__any_sync(~0u, word != 0)) {
+        const int k = max(__ffs(word) - 1, 0), n = place(k);
+        if (word != 0) visit(k, n);
+        word &= word - 1;
+      }
+    }
+  }
+
+  // Calls visit(i, j, word) for blocks of 32 lines and 32 bits; a thread has the word of line 32 i + lane.
+  template <class Visit>
+  __device__ __forceinline__ void for_blocks(const Visit& visit) const {
+    for (int x = threadIdx.x / 32; x < words_ * words_; x += kWarps) {
+      const int i = x / words_, j = x % words_;
+      visit(i, j, s_.bits[32 * i + lane()][j]);
+    }
+  }
+
+  // Of 32 x 32 bits, a thread having a line: halves change places, then quarters, and so on.
+  static __device__ __forceinline__ uint32_t transpose(uint32_t word) {
+    uint32_t low = 0x0000FFFF;
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) {
+      const uint32_t other = __shfl_xor_sync(~0u, word, half);
+      word = lane() & half ? (word & ~low) | (other & ~low) >> half : (word & low) | (other & low) << half;
+      low ^= low << half / 2;
+    }
+    return word;
+  }
+
+  __device__ void sum_lines_across() {
+    BlockSums<int> sums(s_.sums);
+    int before = s_.begin[0];
+    for (int first = 0; first < nodes_; first += kGridThreads) {
+      const int j = first + threadIdx.x;
+      int count = 0;
+      for (int w = 0; j < nodes_ && w < words_; ++w) {
+        const int bits = s_.across_before[j][w];
+        s_.across_before[j][w] = static_cast<uint16_t>(count);
+        count += bits;
+      }
+      const int begin = sums.exclusive(count, before);
+      if (j < nodes_) s_.across_begin[j] = begin;
+    }
+    if (threadIdx.x == 0) s_.across_begin[nodes_] = before;
+  }
+
+  // Where the edges of block (i, j) begin: of line 32 i + lane, and of line 32 j + lane across.
+  __device__ __forceinline__ int begin_along(int i, int j) const {
+    const int line = 32 * i + lane();
+    int place = s_.begin[min(line, nodes_)];
+    for (int w = 0; w < j; ++w) place += __popc(s_.bits[line][w]);
+    return place;
+  }
+  __device__ __forceinline__ int begin_across(int i, int j) const {
+    const int line = 32 * j + lane();
+    return s_.across_begin[min(line, nodes_)] + s_.across_before[line][i];
+  }
+
+  Shared& s_;
+  const int first_, nodes_, words_;
+};
+
+}  // namespace dfgnn::cuda
