@@ -6,7 +6,10 @@
 
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
+#include <map>
+#include <mutex>
 #include <type_traits>
+#include <utility>
 
 namespace dfgnn::cuda {
 
@@ -65,20 +68,33 @@ class BlockSums {
   Storage& storage_;
 };
 
-// The most blocks of a kernel that run at a time.
+// The most blocks of a kernel, which always has as much shared memory, that run at a time. To ask costs as much as a
+// launch: answers are kept.
 template <class... Parameters>
 cudaError_t max_grid(void (*kernel)(Parameters...), int shared_bytes, int64_t& blocks) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, int64_t> known;  // by kernel and device
   int device = 0, processors = 0, of_each = 0;
   cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace({reinterpret_cast<const void*>(kernel), device}, 0);
+  if (is_new) {
+    error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) {
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    }
+    if (error == cudaSuccess) {
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, kernel, kGridThreads, shared_bytes);
+    }
+    if (error != cudaSuccess) {
+      known.erase(found);
+      return error;
+    }
+    found->second = static_cast<int64_t>(processors) * of_each;
   }
-  if (error == cudaSuccess) {
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, kernel, kGridThreads, shared_bytes);
-  }
-  blocks = static_cast<int64_t>(processors) * of_each;
-  return error;
+  blocks = found->second;
+  return cudaSuccess;
 }
 
 // How many blocks to start where so many have something to do.

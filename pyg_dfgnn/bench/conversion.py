@@ -22,8 +22,8 @@ PRECOMPUTED = "PrecomputeGraph"  # in the place of an order: what it stored of t
 
 @dataclass(frozen=True)
 class Conversion(Case):
-    """The operators one by one, and all but ``with_masks`` together, as ``build_graph`` calls them
-    in code that does not wait; for what PrecomputeGraph stored, the structure of the collated
+    """The operators one by one, and all but ``with_masks`` in one (``dfgnn::compress``), which is
+    what ``build_graph`` calls; for what PrecomputeGraph stored, the structure of the collated
     batch."""
 
     kind: ClassVar[str] = "conversion"
@@ -69,17 +69,14 @@ def operators(
     colptr, row, _ = ops.csr_to_csc(rowptr, col, nodes)
     tiles, _ = ops.find_tiles(rowptr, col)
 
-    def everything(_: int) -> None:
-        rowptr, col, _, _ = ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops)
-        ops.csr_to_csc(rowptr, col, nodes)
-        ops.find_tiles(rowptr, col)
-
     return {
         "coo_to_csr": lambda _: ops.coo_to_csr(src, dst, nodes, nodes, self_loops=self_loops),
         "csr_to_csc": lambda _: ops.csr_to_csc(rowptr, col, nodes),
         "find_tiles": lambda _: ops.find_tiles(rowptr, col),
         "with_masks": lambda _: ops.with_masks(tiles, rowptr, col, colptr, row),
-        "all": everything,
+        "all": lambda _: ops.compress(
+            src, dst, nodes, nodes, self_loops=self_loops, with_tiles=True
+        ),
     }
 
 
