@@ -18,11 +18,13 @@ namespace {
 
 // What the kernels find out; zeros at first.
 struct Findings {
-  int unsorted, loose, gaps;             // the list is not sorted by that end; or it is, but not within a node; nodes
-                                         // in a row have no edges, so many that their pointers are missing
-  int wide;                              // a tile is too wide
-  int next_tile;                         // for a block to take
-  int has_rows, has_columns, has_tiles;  // and with columns, the number of blocks
+  int unsorted;   // the list is not in the order that it was taken to have;
+  int loose;      // or it is in that of rows, but not within a row;
+  int gaps;       // pointers of many nodes in a row without edges are missing;
+  int wide;       // a tile is too wide
+  int next_tile;  // for a block to take
+  int has_rows, has_tiles;
+  int has_columns;  // and the number of blocks
 };
 
 template <class Coo>
@@ -58,7 +60,6 @@ class SortedList {
         num_loops_(static_cast<int>(task.rows.num_loops)) {}
 
   __device__ void run() {
-    const auto grid = cooperative_groups::this_grid();
     if (grid_thread() < 3) t_.rows.stats[grid_thread()] = grid_thread() < 2 || t_.tiles ? 0 : -1;
     if (t_.tiles) search_.start();
     const Order order = guess_order();
@@ -68,7 +69,7 @@ class SortedList {
 
  private:
   enum class Order { none, by_dst, by_src };
-  static constexpr int kMaxGap = 32;   // nodes without edges that one thread goes by
+  static constexpr int kMaxGap = 32;   // pointers that one thread stores, of nodes without edges and the next
   static constexpr int kRunEdges = 8;  // of a thread, in a warp's run
 
   struct Ends {
@@ -135,10 +136,16 @@ class SortedList {
     const int lane = threadIdx.x % 32, majors = nodes_of<kByDst>();
     bool failed = false, loose = false, gaps = num_edges_ == 0;
     int* ptr = pointers<kByDst>();
+    const auto put_loop = [&](int j, int place) {  // into a column; j may be bad
+      if (kSelfLoops && !kByDst && j >= 0 && j < num_loops_) t_.columns.other[place] = j;
+    };
     const auto fill = [&](int from, int to, int e) {  // pointers of nodes [from, to], which begin with edge e
       from = max(from, 0);                            // the edge before may be bad
       gaps |= to - from >= kMaxGap;
-      for (int i = from; i <= min(to, from + kMaxGap - 1); ++i) ptr[i] = e + loops_before(i);
+      for (int i = from; i <= to && i - from < kMaxGap; ++i) {
+        ptr[i] = e + loops_before(i);
+        if (i < to) put_loop(i, ptr[i]);
+      }
     };
     constexpr int kRun = 32 * kRunEdges;
     for (int64_t first = grid_thread() / 32 * kRun; first < num_edges_; first += grid_threads() / 32 * kRun) {
@@ -161,16 +168,22 @@ class SortedList {
         last = turned;
         const int e = static_cast<int>(first) + 32 * u + lane;
         if (e >= num_edges_ || failed) continue;
+        const int to = e + loops_before(x.major);
+        const bool begins = e == 0 || x.major != before.major;
         if (e == 0) {
           fill(0, x.major, 0);
-        } else if (x.major != before.major) {
+        } else if (begins) {
           failed |= x.major < before.major;
-          fill(before.major + 1, x.major, e);
+          if (!failed) fill(before.major + 1, x.major, e);
+          if (before.minor < before.major) put_loop(before.major, e + loops_before(before.major));
         } else {
           loose |= x.minor <= before.minor;
         }
-        if (e == num_edges_ - 1) fill(x.major + 1, majors, num_edges_);
-        const int to = e + loops_before(x.major);
+        if (x.minor > x.major && (begins || before.minor < x.major)) put_loop(x.major, to);
+        if (e == num_edges_ - 1) {
+          fill(x.major + 1, majors, num_edges_);
+          if (x.minor < x.major) put_loop(x.major, to + 1);
+        }
         if constexpr (kByDst) {
           t_.rows.other[to] = x.minor;
           t_.rows.item[to] = e;
@@ -217,7 +230,7 @@ class SortedList {
     for (int64_t j = grid_thread(); j < t_.columns.num_keys; j += grid_threads()) {
       const int begin = t_.columns.pointers[j], loops = loops_before(static_cast<int>(j)), first = begin - loops;
       const int count = t_.columns.pointers[j + 1] - begin - (j < num_loops_);
-      if (j < num_loops_) {
+      if (found_.gaps && j < num_loops_) {  // else it is there
         const int64_t before = lower_bound(edges_.dst + first, count, static_cast<I>(j));
         t_.columns.other[begin + before] = static_cast<int>(j);
       }
@@ -266,24 +279,32 @@ class SortedList {
       made.pointers[first + i + 1] = across_begin[i + 1];
       largest = max(largest, across_begin[i + 1] - across_begin[i]);
     }
-    const int* row_begin = kByDst ? begin : across_begin;
-    // A self-loop that was put in is the last edge of its row.
-    const auto place_in_row = [&](int i, int j, int place) {
-      if (!kSelfLoops || j < i) return place;
-      return j == i ? row_begin[i + 1] - 1 : place - 1;
-    };
+    // Self-loops that were put in are the last edges of their rows.
+    const auto place_in_row = [](int i, int j, int place) { return place - (kSelfLoops && j > i); };
+    const auto is_loop = [](int i, int j) { return kSelfLoops && i == j; };
     if constexpr (kByDst) {
       tile.for_edges_across([&](int i, int j, int place, int across) {
         t_.columns.other[across] = first + i;
-        t_.columns.item[across] = place_in_row(i, j, place);
+        if (!is_loop(i, j)) t_.columns.item[across] = place_in_row(i, j, place);
       });
     } else {
       tile.for_edges_across([&](int j, int i, int place, int across) {
+        if (is_loop(i, j)) return;
         const int e = place_in_row(i, j, across);
         t_.rows.other[e] = first + j;
-        t_.rows.item[e] = !kSelfLoops ? place : i == j ? num_edges_ + first + i : place - (first + j) - (i > j);
+        t_.rows.item[e] = kSelfLoops ? place - (first + j) - (i > j) : place;
       });
-      tile.for_edges([&](int j, int i, int place, int across) { t_.columns.item[place] = place_in_row(i, j, across); });
+      tile.for_edges([&](int j, int i, int place, int across) {
+        if (!is_loop(i, j)) t_.columns.item[place] = place_in_row(i, j, across);
+      });
+    }
+    for (int i = threadIdx.x; kSelfLoops && i < nodes; i += kGridThreads) {
+      const int e = (kByDst ? begin : across_begin)[i + 1] - 1;
+      t_.columns.item[kByDst ? tile.place_across(i, i) : tile.place_along(i, i)] = e;
+      if (!kByDst) {
+        t_.rows.other[e] = first + i;
+        t_.rows.item[e] = num_edges_ + first + i;
+      }
     }
     __syncthreads();
   }
@@ -357,6 +378,7 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   places.place(task.found, 1);
   places.place(task.search.reach, t.tiles ? nodes : 0);
   places.place(task.search.sums, std::max(sorted_blocks, any_blocks));
+  places.place(task.search.ends, std::max(sorted_blocks, any_blocks));
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();

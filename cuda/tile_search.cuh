@@ -12,8 +12,8 @@ namespace dfgnn::cuda {
 class TileSearch {
  public:
   struct Arrays {
-    int* reach;  // [nodes]
-    int* sums;   // [blocks]
+    int* reach;        // [nodes]
+    int *sums, *ends;  // [blocks]
   };
   using Storage = BlockSums<int>::Storage;
 
@@ -56,14 +56,26 @@ class TileSearch {
     }
   }
 
-  // Writes tiles, `count` boundaries. Returns whether one of this thread's is wider than so many nodes.
+  // Writes tiles, `count` boundaries. Returns whether one that this thread has found is wider than so many nodes.
   __device__ bool find(int* tiles, int64_t count, int most) {
     find_reach_until();
     bool too_wide = false;
-    for (int64_t t = grid_thread(); t < count; t += grid_threads()) {
-      const int begin = boundary(t);
-      tiles[t] = begin;
-      too_wide |= boundary(t + 1) - begin > most;
+    int before = 0;  // the last boundary before
+    for (int64_t b = threadIdx.x; b < blockIdx.x; b += kGridThreads) before = max(before, w_.ends[b]);
+    scan(before, before);
+    if (grid_thread() == 0) tiles[0] = 0;
+    const Share mine = block_share(nodes_);
+    for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
+      const int node = static_cast<int>(first) + static_cast<int>(threadIdx.x);
+      const bool ends_here = node < mine.end && is_boundary(node + 1);
+      int last;
+      const int until = max(before, scan_before(ends_here ? node + 1 : 0, last));
+      before = max(before, last);
+      if (!ends_here) continue;
+      // All tiles that begin behind the boundary before, and up to this one, begin here.
+      const int64_t end = node + 1 < nodes_ ? (node + 1) / tile::kStride : count - 1;
+      for (int64_t t = until / tile::kStride + 1; t <= end; ++t) tiles[t] = node + 1;
+      too_wide |= is_wider(until, node + 1, most);
     }
     return too_wide;
   }
@@ -73,11 +85,12 @@ class TileSearch {
     __device__ __forceinline__ int operator()(int x, int y) const { return max(x, y); }
   };
 
-  // From how far edges of a node reach to how far those of it and the nodes before do.
+  // From how far edges of a node reach to how far those of it and the nodes before do, which is to itself where the
+  // next node is a boundary.
   __device__ void find_reach_until() {
     const auto grid = cooperative_groups::this_grid();
     const Share mine = block_share(nodes_);
-    int largest = -1, until = -1;
+    int largest = -1, until = -1, end = 0;
     for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) largest = max(largest, w_.reach[i]);
     scan(largest, largest);
     if (threadIdx.x == 0) w_.sums[blockIdx.x] = largest;
@@ -87,11 +100,25 @@ class TileSearch {
     for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
       const int64_t i = first + threadIdx.x;
       int all;
-      const int reach = scan(i < mine.end ? w_.reach[i] : -1, all);
-      if (i < mine.end) w_.reach[i] = max(reach, until);
+      const int reach = max(until, scan(i < mine.end ? w_.reach[i] : -1, all));
       until = max(until, all);
+      if (i >= mine.end) continue;
+      w_.reach[i] = reach;
+      if (reach == i) end = static_cast<int>(i) + 1;
     }
+    scan(end, end);
+    if (threadIdx.x == 0) w_.ends[blockIdx.x] = end;
     grid.sync();
+  }
+
+  __device__ bool is_boundary(int node) const { return node == 0 || w_.reach[node - 1] == node - 1; }
+
+  // Whether the tile that ends with a boundary is, `before` being the last before that.
+  __device__ bool is_wider(int before, int end, int most) const {
+    if (end - before > most || end - before + tile::kStride <= most) return end - before > most;
+    int begin = before / tile::kStride * tile::kStride;
+    while (!is_boundary(begin)) ++begin;
+    return end - begin > most;
   }
 
   // The largest value of this thread and those before; `all`: of the block.
@@ -103,11 +130,13 @@ class TileSearch {
     return until;
   }
 
-  // The first at or after node kStride * t.
-  __device__ int boundary(int64_t t) const {
-    int node = static_cast<int>(min(t * tile::kStride, static_cast<int64_t>(nodes_)));
-    while (node > 0 && node < nodes_ && w_.reach[node - 1] >= node) node = w_.reach[node - 1] + 1;
-    return node;
+  // The same of those before alone, or 0.
+  __device__ int scan_before(int value, int& all) {
+    int before, largest;
+    __syncthreads();
+    BlockSums<int>::Scan(storage_).ExclusiveScan(value, before, 0, Larger(), largest);
+    all = largest;
+    return before;
   }
 
   const int nodes_;

@@ -5,8 +5,9 @@
 
 namespace dfgnn::cuda {
 
-// The form that is there has lines (rows or columns) that ascend strictly, a line a node; all edges stay in the tile.
-// Nodes are counted from its first. All threads of a block come to each step.
+// The form that is there has lines (rows or columns), a line a node; all edges stay in the tile, none is there twice.
+// Places are those of lines that ascend, whatever they do. Nodes are counted from the tile's first. All threads of a
+// block come to each step.
 class TileTranspose {
  public:
   static constexpr int kMaxNodes = 576, kMaxWords = kMaxNodes / 32;
@@ -45,8 +46,20 @@ class TileTranspose {
     return blocks;
   }
 
-  // Calls visit(i, j, place, across) for each edge, j being its place in line i. Threads of a warp have edges that are
-  // neighbours across the lines, where there are many.
+  // The places of edge j of line i.
+  __device__ __forceinline__ int place_along(int i, int j) const {
+    int place = s_.begin[i] + __popc(s_.bits[i][j / 32] & ((1u << j % 32) - 1));
+    for (int w = 0; w < j / 32; ++w) place += __popc(s_.bits[i][w]);
+    return place;
+  }
+  __device__ __forceinline__ int place_across(int i, int j) const {
+    int place = s_.across_begin[j] + s_.across_before[j][i / 32];
+    for (int line = i / 32 * 32; line < i; ++line) place += s_.bits[line][j / 32] >> j % 32 & 1;
+    return place;
+  }
+
+  // Calls visit(i, j, place, across) for each edge j of line i, with its place along the lines and that across them.
+  // Threads of a warp have edges that are neighbours across the lines, where there are many.
   template <class Visit>
   __device__ void for_edges_across(const Visit& visit) const {
     for_blocks([&](int i, int j, uint32_t word) {
@@ -73,7 +86,7 @@ class TileTranspose {
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ uint32_t below() { return (1u << lane()) - 1; }
 
-  // Some lanes take a line's edges in turn; those that have the same word put their bits together before they store it.
+  // Some lanes share a line's edges, each takes some in a row and puts bits of a word together before it stores them.
   // Edges are on their way while those before are stored.
   template <int kLanes>
   __device__ void set_bits(const int* ind) const {
@@ -82,44 +95,46 @@ class TileTranspose {
     int first = threadIdx.x / 32 * kLines, line, e, end;
     const auto begin_line = [&] {
       line = min(first + lane() / kLanes, nodes_ - 1);
-      e = s_.begin[line] + lane() % kLanes;
-      end = s_.begin[line + 1];
+      const int begin = s_.begin[line], line_end = s_.begin[line + 1];
+      const int each = (line_end - begin + kLanes - 1) / kLanes;
+      e = begin + lane() % kLanes * each;
+      end = min(e + each, line_end);
     };
     int next[kUnroll];
-    const auto load = [&] {
+    const auto load = [&] {  // past the end, the last again
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) next[u] = ind[max(min(e + u * kLanes, end - 1), some_edge)];
+      for (int u = 0; u < kUnroll; ++u) next[u] = ind[max(min(e + u, end - 1), some_edge)];
     };
     if (some_edge == s_.begin[nodes_] || first >= nodes_) return;
     begin_line();
     load();
     while (first < nodes_) {
-      const int this_line = line, left = end - e;
+      uint32_t* words = s_.bits[line];
+      const bool has_edges = e < end;
       int node[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) node[u] = next[u];
-      e += kUnroll * kLanes;
+      e += kUnroll;
       if (!__any_sync(~0u, e < end)) {
         first += kWarps * kLines;
         begin_line();
       }
       load();
+      if (!has_edges) continue;
+      int at = 0;
+      uint32_t word = 0;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        const bool is_edge = u * kLanes < left;
-        if (!__any_sync(~0u, is_edge)) break;
-        const unsigned j = static_cast<unsigned>(node[u] - first_);
-        const int at = is_edge && j < static_cast<unsigned>(nodes_) ? static_cast<int>(j / 32) : -1;
-        uint32_t word = at < 0 ? 0 : 1u << j % 32;
-#pragma unroll
-        for (int offset = 1; offset < kLanes; offset *= 2) {
-          const int other_at = __shfl_down_sync(~0u, at, offset, kLanes);
-          const uint32_t other = __shfl_down_sync(~0u, word, offset, kLanes);
-          if (other_at == at) word |= other;
+        const unsigned j = min(static_cast<unsigned>(node[u] - first_), static_cast<unsigned>(nodes_ - 1));
+        const int next_at = static_cast<int>(j / 32);
+        if (next_at != at) {
+          if (word != 0) atomicOr(&words[at], word);
+          word = 0;
         }
-        const int before = __shfl_up_sync(~0u, at, 1, kLanes);
-        if (at >= 0 && (lane() % kLanes == 0 || before != at)) atomicOr(&s_.bits[this_line][at], word);
+        at = next_at;
+        word |= 1u << j % 32;
       }
+      atomicOr(&words[at], word);
     }
   }
 

@@ -74,6 +74,7 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
   Workspace places(workspace);
   places.place(arrays.reach, t.num_nodes);
   places.place(arrays.sums, blocks);
+  places.place(arrays.ends, blocks);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
     return cudaSuccess;

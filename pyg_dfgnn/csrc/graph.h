@@ -50,8 +50,8 @@ Compressed compress_by_parts(const at::Tensor& src, const at::Tensor& dst, int64
                              bool self_loops, bool with_tiles, at::ScalarType index_type) {
   const auto [rowptr, col, eid, stats] = coo_to_csr(src, dst, num_src, num_dst, self_loops, index_type);
   const auto [colptr, row, perm] = csr_to_csc(rowptr, col, num_src);
-  const auto none = [&] {
-    return Tiles{at::empty({0}, src.options().dtype(at::kInt)), at::full({1}, -1, stats.options())};
+  const auto none = [&src] {
+    return Tiles{at::empty({0}, src.options().dtype(at::kInt)), at::full({1}, -1, src.options().dtype(at::kLong))};
   };
   const auto [tiles, blocks] = with_tiles ? find_tiles(rowptr, col) : none();
   return {rowptr, col, eid, colptr, row, perm, tiles, at::cat({stats, blocks})};

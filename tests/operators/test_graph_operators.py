@@ -200,10 +200,24 @@ BATCHES = {
     "too_wide": batch_coo([20, 577, 30], 0.05),
     "full": batch_coo([40, 70], 1.0),
 }
-src, dst, nodes, _ = batch_coo([50, 60])
-BATCHES["gaps"] = [i + 40 * (i > 20) for i in src], [i + 40 * (i > 20) for i in dst], 155, 155
-BATCHES["empty_ends"] = [i + 100 for i in src], [i + 100 for i in dst], 2000, 2000
-BATCHES["twice"] = [*src, src[7]], [*dst, dst[7]], nodes, nodes
+
+
+def with_gaps(gap: int) -> tuple[list[int], list[int], int, int]:
+    """Two graphs with so many nodes without edges before, between and behind them."""
+    src, dst, nodes, _ = batch_coo([50, 60])
+    moved = [[i + gap + gap * (i >= 50) for i in ends] for ends in (src, dst)]
+    return *moved, nodes + 3 * gap, nodes + 3 * gap
+
+
+def path_coo(nodes: int) -> tuple[list[int], list[int], int, int]:
+    return list(range(nodes - 1)), list(range(1, nodes)), nodes, nodes
+
+
+BATCHES |= {f"gaps_{n}": with_gaps(n) for n in (30, 31, 32, 33, 200)}
+BATCHES |= {f"path_{n}": path_coo(n) for n in (500, 3000)}
+BATCHES |= {f"{n}_loops": ([0] * n, [0] * n, 1, 1) for n in (0, 1, 3)}
+words = BATCHES["words"]
+BATCHES["twice"] = [*words[0], words[0][7]], [*words[1], words[1][7]], *words[2:]
 ORDERS = {
     "as_it_is": lambda src, dst: np.arange(src.numel()),
     "by_dst": lambda src, dst: np.lexsort((src, dst)),
@@ -222,23 +236,46 @@ def test_compress(name, order, index, self_loops, device):
     src, dst, num_src, num_dst = (COO | BATCHES)[name]
     ends = [torch.tensor(t, dtype=index) for t in (src, dst)]
     positions = torch.from_numpy(ORDERS[order](*ends))
-    ends = [end[positions].to(device) for end in ends]
-    without_loops = ends[0] != ends[1]
-    lists = [ends, [end[without_loops] for end in ends]] if self_loops else [ends]
-    for src, dst in lists:
-        arguments = (src, dst, num_src, num_dst)
-        rowptr, col, eid, stats = coo_to_csr(*arguments, self_loops=self_loops)
-        forms = rowptr, col, eid, *csr_to_csc(rowptr, col, num_src)
-        *result, tiles, numbers = compress(*arguments, self_loops=self_loops)
+    src, dst = (end[positions].to(device) for end in ends)
+    assert_as_by_parts(src, dst, num_src, num_dst, self_loops)
+    if self_loops:
+        without = src != dst
+        assert_as_by_parts(src[without], dst[without], num_src, num_dst, self_loops)
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("at", [0, 1000, 1024, 7777, -1])
+@pytest.mark.parametrize("order", ["by_dst", "by_src"])
+@pytest.mark.parametrize("bad", [None, -1, (1 << 31) - 1, -(1 << 31), (1 << 32) + 3])
+def test_compress_a_disorder(bad, order, at, self_loops, device):
+    """One edge is elsewhere than where a sorted list would have it, or has a bad end."""
+    src, dst, num_src, num_dst = batch_coo([110, 90, 150])
+    ends = torch.tensor([src, dst])
+    ends = ends[:, torch.from_numpy(ORDERS[order](*ends))]
+    if bad is None:
+        ends[:, at] = ends[:, at // 2].clone()
+    else:
+        ends[int(order == "by_src"), at] = bad
+        ends[int(order == "by_dst"), at // 2] = bad
+    assert_as_by_parts(*ends.to(device), num_src, num_dst, self_loops)
+
+
+def assert_as_by_parts(
+    src: Tensor, dst: Tensor, num_src: int, num_dst: int, self_loops: bool
+) -> None:
+    arguments = (src, dst, num_src, num_dst)
+    rowptr, col, eid, stats = coo_to_csr(*arguments, self_loops=self_loops)
+    forms = rowptr, col, eid, *csr_to_csc(rowptr, col, num_src)
+    *result, tiles, numbers = compress(*arguments, self_loops=self_loops)
+    torch.testing.assert_close(tuple(result), forms, rtol=0, atol=0)
+    assert tiles.shape == (0,)
+    assert numbers.tolist() == [*stats.tolist(), -1]
+    if num_src == num_dst:
+        found, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
+        *result, tiles, numbers = compress(*arguments, self_loops=self_loops, with_tiles=True)
         torch.testing.assert_close(tuple(result), forms, rtol=0, atol=0)
-        assert tiles.shape == (0,)
-        assert numbers.tolist() == [*stats.tolist(), -1]
-        if num_src == num_dst:
-            found, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
-            *result, tiles, numbers = compress(*arguments, self_loops=self_loops, with_tiles=True)
-            torch.testing.assert_close(tuple(result), forms, rtol=0, atol=0)
-            torch.testing.assert_close(tiles, found, rtol=0, atol=0)
-            assert numbers.tolist() == [*stats.tolist(), *blocks.tolist()]
+        torch.testing.assert_close(tiles, found, rtol=0, atol=0)
+        assert numbers.tolist() == [*stats.tolist(), *blocks.tolist()]
 
 
 @pytest.mark.parametrize("with_tiles", [False, True])

@@ -91,13 +91,14 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   const c10::cuda::CUDAGuard guard(rowptr.device());
   const int64_t nodes = rowptr.numel() - 1;
   const auto result = at::empty({cuda::tile::size_with_masks(nodes)}, tiles.options().dtype(at::kInt));
-  const auto boundaries = result.narrow(0, 0, cuda::tile::boundaries_of(nodes));
-  boundaries.copy_(tiles);
-  result.narrow(0, boundaries.numel(), cuda::tile::masks_begin(nodes) - boundaries.numel()).zero_();
-  auto* masks = result.mutable_data_ptr<int>() + cuda::tile::masks_begin(nodes);
-  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* to) {
-    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), boundaries.const_data_ptr<int>(), to},
-                                    c10::cuda::getCurrentCUDAStream()));
+  auto* to = result.mutable_data_ptr<int>();
+  auto* masks = to + cuda::tile::masks_begin(nodes);
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const int64_t boundaries = cuda::tile::boundaries_of(nodes), unused = masks - to - boundaries;
+  C10_CUDA_CHECK(cudaMemcpyAsync(to, tiles.const_data_ptr<int>(), boundaries * sizeof(int), cudaMemcpyDefault, stream));
+  C10_CUDA_CHECK(cudaMemsetAsync(to + boundaries, 0, unused * sizeof(int), stream));
+  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* of) {
+    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), to, of}, stream));
   };
   make(rowptr, col, masks);
   if (colptr.defined()) make(colptr, row, masks + nodes * cuda::tile::kMaskWords);
