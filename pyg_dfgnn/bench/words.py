@@ -84,7 +84,7 @@ SECTION_TEXTS = {
     ),
     "preprocess": (
         "From edge_index to both compressed forms, by the order of the edges, or from what "
-        'PrecomputeGraph stored. "All" is with masks in the latter alone.'
+        'PrecomputeGraph stored. "All" is dfgnn::compress, and of PrecomputeGraph with masks.'
     ),
     "memory": (
         "Peak memory of a training step. The figure is of attention alone, the table of whole "
