@@ -34,9 +34,9 @@ struct Task {
   SortedEdges<int> rows, columns;  // results
   int* tiles;                      // may be null
   int64_t num_boundaries;
-  Findings* found;
-  TileSearch::Arrays search;
-  SortArrays<int> sort;
+  Findings* found = nullptr;
+  TileSearch::Arrays search{};
+  SortArrays<int> sort{};
 };
 
 // What is copied of sorted lists.
