@@ -125,17 +125,18 @@ class SortedList {
   // Self-loops put in before the edges of the node.
   __device__ __forceinline__ int loops_before(int node) const { return kSelfLoops ? min(node, num_loops_) : 0; }
 
+  // What a list in that order is.
   template <bool kByDst>
-  __device__ __forceinline__ int* pointers() const {
-    return kByDst ? t_.rows.pointers : t_.columns.pointers;
+  __device__ __forceinline__ const SortedEdges<int>& form() const {
+    return kByDst ? t_.rows : t_.columns;
   }
 
   // Copies the list to its form, with room for self-loops: at the end of rows, in their place in columns.
   template <bool kByDst>
   __device__ void stream() {
-    const int lane = threadIdx.x % 32, majors = nodes_of<kByDst>();
+    const int lane = threadIdx.x % 32, majors = static_cast<int>(form<kByDst>().num_keys);
     bool failed = false, loose = false, gaps = num_edges_ == 0;
-    int* ptr = pointers<kByDst>();
+    int* ptr = form<kByDst>().pointers;
     const auto put_loop = [&](int j, int place) {  // into a column; j may be bad
       if (kSelfLoops && !kByDst && j >= 0 && j < num_loops_) t_.columns.other[place] = j;
     };
@@ -198,15 +199,11 @@ class SortedList {
   }
 
   template <bool kByDst>
-  __device__ int nodes_of() const {
-    return static_cast<int>(kByDst ? t_.rows.num_keys : t_.columns.num_keys);
-  }
-
-  template <bool kByDst>
   __device__ void search_pointers() {
     const I* keys = kByDst ? edges_.dst : edges_.src;
-    for (int64_t i = grid_thread(); i <= nodes_of<kByDst>(); i += grid_threads()) {
-      pointers<kByDst>()[i] =
+    const int nodes = static_cast<int>(form<kByDst>().num_keys);
+    for (int64_t i = grid_thread(); i <= nodes; i += grid_threads()) {
+      form<kByDst>().pointers[i] =
           static_cast<int>(lower_bound(keys, num_edges_, static_cast<I>(i))) + loops_before(static_cast<int>(i));
     }
   }
@@ -258,7 +255,7 @@ class SortedList {
       if (nodes > 0) transpose_tile<kByDst>(first, nodes, blocks, largest);
     }
     if (grid_thread() == 0) {
-      (kByDst ? t_.columns : t_.rows).pointers[0] = 0;
+      form<!kByDst>().pointers[0] = 0;
       found_.has_rows = found_.has_columns = 1;
     }
     if (!kByDst) raise_max_degree(t_.rows, largest);
@@ -270,8 +267,7 @@ class SortedList {
 
   template <bool kByDst>
   __device__ void transpose_tile(int first, int nodes, int& blocks, int& largest) {
-    const auto& made = kByDst ? t_.columns : t_.rows;
-    const auto& known = kByDst ? t_.rows : t_.columns;
+    const auto &known = form<kByDst>(), &made = form<!kByDst>();
     TileTranspose tile(s_.transpose, first, nodes);
     blocks += tile.template read<!kByDst>(known.pointers, known.other);
     const int *begin = s_.transpose.begin, *across_begin = s_.transpose.across_begin;

@@ -31,6 +31,13 @@ __device__ __forceinline__ Share block_share(int64_t count) {
   return {count * blockIdx.x / gridDim.x, count * (blockIdx.x + 1) / gridDim.x};
 }
 
+struct Larger {
+  template <class K>
+  __device__ __forceinline__ K operator()(K x, K y) const {
+    return max(x, y);
+  }
+};
+
 // All threads of a block must come to these.
 template <class K>
 class BlockSums {

@@ -189,10 +189,6 @@ class EdgeSort {
     }
   }
 
-  struct Larger {
-    __device__ __forceinline__ K operator()(K a, K b) const { return max(a, b); }
-  };
-
   __device__ void sum_counts() {
     const Share mine = block_share(out_.num_keys);
     K total = 0, largest = 0;

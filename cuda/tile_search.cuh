@@ -81,10 +81,6 @@ class TileSearch {
   }
 
  private:
-  struct Larger {
-    __device__ __forceinline__ int operator()(int x, int y) const { return max(x, y); }
-  };
-
   // From how far edges of a node reach to how far those of it and the nodes before do, which is to itself where the
   // next node is a boundary.
   __device__ void find_reach_until() {
