@@ -2,6 +2,7 @@
 #pragma once
 
 #include "merge.cuh"
+#include "row_blocks.cuh"
 
 namespace dfgnn::cuda {
 
@@ -16,6 +17,42 @@ inline size_t forward_scratch_bytes(const Attention& a, const RowUnits& units) {
   return a.type == Type::f64 ? UnitScratch<double>::bytes(units, a.heads, forward_slot_width(a))
                              : UnitScratch<float>::bytes(units, a.heads, forward_slot_width(a));
 }
+
+// The same for the slices of a long row that a block's warps take (row_blocks.cuh), added up by the block itself.
+template <class S>
+class ForwardSlices {
+ public:
+  using A = typename S::A;
+
+  __device__ __forceinline__ A* own() { return pieces_[threadIdx.x / kWarp]; }
+
+  // All threads come, when their warps' pieces are there; stores `count` heads of the row from `first_head` on.
+  __device__ __forceinline__ void add_up(const Typed<typename S::T>& a, const Outputs& outputs, int row, int first_head,
+                                         int count) {
+    __syncthreads();
+    const int64_t first = a.scalar(row, first_head);
+    auto* out = static_cast<typename S::T*>(outputs.out) + first * a.head_dim;
+    for (int t = threadIdx.x; t < count * a.head_dim; t += RowPlan::kThreads) {
+      const int h = t / a.head_dim, f = t - h * a.head_dim, begin = h * forward_slot_width(a);
+      A row_max = -INFINITY, sum = A(0), x = A(0);
+#pragma unroll
+      for (const auto& piece : pieces_) row_max = max(row_max, piece[begin + a.head_dim]);
+#pragma unroll
+      for (const auto& piece : pieces_) {
+        const A share = exp_difference(piece[begin + a.head_dim], row_max);
+        sum += share * piece[begin + a.head_dim + 1];
+        x += share * piece[begin + f];
+      }
+      out[t] = from_accumulate<typename S::T>(sum == A(0) ? A(0) : x / sum);
+      if (f == 0) static_cast<A*>(outputs.lse)[first + h] = row_max + log(sum);
+    }
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kHeads = S::kSteps == 1 ? S::kGroups : 1;  // side by side, at the most
+  A pieces_[RowPlan::kWarps][kHeads * (S::kFeatures + 2)];
+};
 
 template <class T>
 cudaError_t merge_outputs(const Attention& a, const Outputs& outputs, const RowUnits& units,

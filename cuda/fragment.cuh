@@ -39,19 +39,40 @@ __device__ __forceinline__ T from_accumulate(typename Accumulate<T>::type x) {
 // How a head's features lie over the lanes of a warp. In an SDDMM, kLanes lanes share an edge, each with kSteps vectors
 // of kVec features; kLanes is small so that a warp holds several edges and the sums over lanes are short. In an SpMM,
 // where there is nothing to sum over lanes, as many lanes as possible share an edge (Wide).
-template <class T_, int kVec_, int kLanes_, int kSteps_, bool kLoop_ = false>
+template <class T_, int kVec_, int kLanes_, int kSteps_, bool kLoop_ = false, bool kExact_ = false>
 struct Shape {
   using T = T_;
   using A = typename Accumulate<T>::type;
   static constexpr int kVec = kVec_, kLanes = kLanes_, kSteps = kSteps_;
-  static constexpr bool kLoop = kLoop_;  // head_dim may exceed kFeatures: kernels go over chunks of kFeatures
+  static constexpr bool kLoop = kLoop_;    // head_dim may exceed kFeatures: kernels go over chunks of kFeatures
+  static constexpr bool kExact = kExact_;  // head_dim is kFeatures, so that no lane asks whether a feature is there
   static constexpr int kGroups = kWarp / kLanes;
   static constexpr int kFeatures = kVec * kLanes * kSteps;
 
   static constexpr int kWideLanes = kLanes * kSteps < kWarp ? kLanes * kSteps : kWarp;
   static constexpr int kWideSteps = kLanes * kSteps / kWideLanes;
-  using Wide = Shape<T, kVec, kWideLanes, kWideSteps, kLoop>;
+  using Wide = Shape<T, kVec, kWideLanes, kWideSteps, kLoop, kExact>;
+  using Exact = Shape<T, kVec, kLanes, kSteps, false, true>;
 };
+
+// One store to global memory: an assignment of what was just put together, compilers like to take apart again.
+template <class T, class Vector>
+__device__ __forceinline__ void store_vector(T* target, const Vector& vector) {
+  if constexpr (sizeof(Vector) == 16) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(target)), "r"(vector.x),
+                 "r"(vector.y), "r"(vector.z), "r"(vector.w)
+                 : "memory");
+  } else {
+    *reinterpret_cast<Vector*>(target) = vector;
+  }
+}
+
+// Rounds, a row each, that have so many vectors a lane; at least one, and no more than a group has lanes.
+template <class S>
+__host__ __device__ constexpr int rounds_of_vectors(int vectors) {
+  const int rounds = vectors / S::kSteps;
+  return rounds < 1 ? 1 : rounds < S::kLanes ? rounds : S::kLanes;
+}
 
 // One lane's share of a row as it lies in memory: vectors lane, lane + kLanes, ... of kVec features each. What is
 // loaded ahead waits in this form, which takes half the registers of numbers where T is 16 bits wide.
@@ -70,7 +91,7 @@ struct Packed {
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
       const int f = (s * S::kLanes + lane) * S::kVec;
-      if (f < features) {
+      if (S::kExact || f < features) {
         steps[s] = *reinterpret_cast<const Vector*>(row + f);
       } else {
         steps[s] = Vector{};
@@ -83,8 +104,8 @@ struct Packed {
   }
 };
 
-template <class S>
-__device__ __forceinline__ typename S::A packed_dot(const Packed<S>& a, const Packed<S>& b) {
+template <class S, class Row>
+__device__ __forceinline__ typename S::A packed_dot(const Packed<S>& a, const Row& b) {
   typename S::A sum = 0;
 #pragma unroll
   for (int i = 0; i < S::kSteps * S::kVec; ++i) sum += a[i] * b[i];
@@ -104,7 +125,7 @@ struct NumberFragment {
     for (int s = 0; s < S::kSteps; ++s) {
       const int f = (s * S::kLanes + lane) * S::kVec;
 #pragma unroll
-      for (int v = 0; v < S::kVec; ++v) x[s * S::kVec + v] = f < features ? __ldg(row + f + v) : A(0);
+      for (int v = 0; v < S::kVec; ++v) x[s * S::kVec + v] = S::kExact || f < features ? __ldg(row + f + v) : A(0);
     }
   }
 };
@@ -137,13 +158,13 @@ struct Fragment {
 #pragma unroll
     for (int s = 0; s < kCount; ++s) {
       const int f = ((first + s) * S::kLanes + lane) * S::kVec;
-      if (f >= features) continue;
+      if (!S::kExact && f >= features) continue;
       typename Packed<S>::Vector vector;
 #pragma unroll
       for (int v = 0; v < S::kVec; ++v) {
         reinterpret_cast<T*>(&vector)[v] = from_accumulate<T>(x[s * S::kVec + v] * factor);
       }
-      *reinterpret_cast<typename Packed<S>::Vector*>(row + f) = vector;
+      store_vector(row + f, vector);
     }
   }
 

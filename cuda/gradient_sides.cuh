@@ -95,13 +95,12 @@ cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUni
 }
 
 // delta_i = <grad_out_i, out_i> - grad_lse_i of the lane's head, for the columns too.
-template <class S, bool kOwnRows>
+template <class S, bool kOwnRows, class Row>
 __device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a, const Gradients& g,
-                                                   const WarpHeads<S, kOwnRows>& heads, const Fragment<S>& grad_out,
-                                                   int i) {
+                                                   const WarpHeads<S, kOwnRows>& heads, const Row& grad_out, int i) {
   Packed<S> out;
   out.load(a.features(g.out, i, heads.head), heads.lane, a.head_dim);
-  auto delta = lanes_sum<S::kLanes>(grad_out.dot(out));
+  auto delta = lanes_sum<S::kLanes>(packed_dot(out, grad_out));
   const int64_t t = a.scalar(i, heads.head);
   if (g.grad_lse) delta -= a.at(g.grad_lse, t);
   if (heads.is_first()) static_cast<typename S::A*>(g.delta)[t] = delta;
@@ -228,22 +227,123 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
   });
 }
 
+// The same of a short row (or column) by a group of lanes, a chunk of S::kLanes entries after another.
+template <Side side, Score score, class S>
+__device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a, const Gradients& g,
+                                                   const Dropout<typename S::A>& dropout,
+                                                   const WarpHeads<S, true>& heads, int n, const Range& entries) {
+  using A = typename S::A;
+  if constexpr (score == Score::cosine || score == Score::additive_v2) {  // which gather a row once
+    const PairScore<score, S> pair(a, heads.head, heads.lane);
+    gradient_row<side, score>(a, g, static_cast<A*>(nullptr), static_cast<Pair<A>*>(nullptr), dropout, pair, heads, n,
+                              entries, kWhole);
+    return;
+  }
+  constexpr bool kRows = side == Side::rows, kDot = score == Score::dot;
+  constexpr int kUnroll = kDot ? 1 : rounds_of_vectors<S>(4);
+  const Pass<side> pass{a, g};
+  const int h = heads.head, lane = heads.lane;
+  const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
+  Packed<S> own, own_value;
+  if constexpr (kDot) own.load(a.features(pass.own(), n, h), lane, a.head_dim);
+  own_value.load(a.features(pass.own_value(), n, h), lane, a.head_dim);
+  A own_lse = A(0), own_delta = A(0);
+  if constexpr (kRows) {
+    own_lse = a.at(g.lse, a.scalar(n, h));
+    own_delta = row_delta(a, g, heads, own_value, n);
+  }
+  Fragment<S> grad, grad_value;
+  grad.zero();
+  grad_value.zero();
+  A grad_scalar = A(0);
+  const int size = static_cast<int>(entries.size()), last = max(size - 1, 0), longest = heads.most(size);
+  const Index others_nodes = pass.others().from(entries.begin);
+  const bool needs_position = dropout.active() || a.bias || a.a_edge;
+  for (int first = 0; first < longest; first += S::kLanes) {
+    const int count = min(size - first, S::kLanes), rounds = min(longest - first, S::kLanes);
+    const int t = min(first + lane, last);  // past the end, the last again
+    const int lane_node = checked_node(others_nodes[t], pass.num_others()), safe_node = max(lane_node, 0);
+    int64_t position = entries.begin + t;
+    if (!kRows && needs_position) position = clamp_to(a.perm[position], a.num_edges - 1);
+    const int64_t term = a.scalar(position, h);
+    const A keep = dropout.factor(position, h);
+    const A lse = kRows ? own_lse : a.at(g.lse, a.scalar(safe_node, h));
+    const A delta = kRows ? own_delta : a.at(g.delta, a.scalar(safe_node, h));
+    const bool is_entry = lane < count && (kRows || lane_node != kNoNode);
+    A dot = A(0), dp = A(0), p = A(0);
+    Logit<A> s{};
+    if constexpr (!kDot) {
+      s = logit<score>(a, A(0), kRows ? n : safe_node, kRows ? lane_node : n, position, h);
+      p = exp_difference(s.value, lse);
+    }
+#pragma unroll 1
+    for (int round = 0; round < rounds; round += kUnroll) {
+      Packed<S> others[kUnroll], other_values[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int node = heads.of_round(safe_node, round + u);
+        if constexpr (kDot) others[u] = other_row(node);
+        other_values[u] = other_value_row(node);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int node = heads.of_round(lane_node, round + u);
+        const bool is_own = round + u < count && (kRows || node != kNoNode);
+        const A row_dp = lanes_sum<S::kLanes>(packed_dot(own_value, other_values[u]));
+        if constexpr (kDot) {
+          const int64_t row_term = needs_position ? heads.of_round(term, round + u) : 0;
+          A row_s = lanes_sum<S::kLanes>(packed_dot(own, others[u])) * a.logit_scale;
+          if (a.bias) row_s += a.at(a.bias, row_term);
+          if (kRows && node == kNoNode) row_s = A(NAN);
+          const A row_keep = dropout.active() ? heads.of_round(keep, round + u) : A(1);
+          const A row_lse = kRows ? lse : heads.of_round(lse, round + u);
+          const A row_delta = kRows ? delta : heads.of_round(delta, round + u);
+          const A row_p = exp_difference(row_s, row_lse), ds = row_p * (row_keep * row_dp - row_delta);
+          if (is_own) {
+            if constexpr (!kRows) grad_value.add(row_keep * row_p, other_values[u]);
+            grad.add(ds, others[u]);
+            if (kRows && g.bias && lane == 0 && heads.live) static_cast<A*>(g.bias)[row_term] = ds;
+          }
+        } else {
+          if (lane == round + u) dp = row_dp;
+          if constexpr (!kRows) {
+            const A row_weight = heads.of_round(keep * p, round + u);
+            if (is_own) grad_value.add(row_weight, other_values[u]);
+          }
+        }
+      }
+    }
+    if constexpr (!kDot) {
+      const A ds = p * (keep * dp - delta), operand = ds * s.slope;
+      if (is_entry) {
+        grad_scalar += operand;
+        if (kRows && g.bias && heads.live) static_cast<A*>(g.bias)[term] = ds;
+        if (kRows && g.a_edge && heads.live) static_cast<A*>(g.a_edge)[term] = operand;
+      }
+    }
+  }
+  if constexpr (!kDot) grad_scalar = lanes_sum<S::kLanes>(grad_scalar);
+  const A factor = kDot ? a.logit_scale : A(1);
+  store_gradients<side, score>(a, g, n, h, HeadSum<S, true>{grad, heads}, HeadSum<S, true>{grad_value, heads},
+                               grad_scalar, heads.is_first(), factor, kWhole, static_cast<A*>(nullptr));
+}
+
 // Short rows, one a group of lanes.
 template <Side side, Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<side, score, S>()))
+__global__ void __launch_bounds__(RowUnits::kThreads, (score == Score::additive && sizeof(typename S::A) == 4
+                                                           ? 20
+                                                           : warps_per_multiprocessor<side, score, S>()))
     gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                               RowUnits units, typename S::A*, Pair<typename S::A>*) {
-  using A = typename S::A;
   const Pass<side> pass{a, g};
   const Dropout dropout(a);
   WarpHeads<S, true> heads(a.heads);
-  const PairScore<score, S> pair(a, heads.head, heads.lane);
   const auto visit = [&](bool has_row, int n, const Range& entries) {
     heads.live &= has_row;
-    gradient_row<side, score>(a, g, static_cast<A*>(nullptr), static_cast<Pair<A>*>(nullptr), dropout, pair, heads, n,
-                              entries, kWhole);
+    gradient_short_row<side, score>(a, g, dropout, heads, n, entries);
   };
-  for_own_row(pass.ptr(), pass.num_own(), a.num_edges, units, heads.apart(), visit);
+  const int64_t row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
+  for_own_row(pass.ptr(), pass.num_own(), a.num_edges, row, units.own_most, visit);
 }
 
 // Without nodes on one side there are no edges, whatever rowptr and colptr say.

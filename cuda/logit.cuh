@@ -40,8 +40,8 @@ struct Typed : Attention {
 __device__ constexpr uint4 kNoFeatures = {};
 
 // Gathers rows of one head from a feature array, from `feature` on: the lane's share of node n's row. What does not
-// depend on the node is made once, so that a row costs one multiply-add and its loads. kExact: head_dim is kFeatures.
-template <class S, bool kExact = false>
+// depend on the node is made once, so that a row costs one multiply-add and its loads.
+template <class S>
 class RowReader {
  public:
   using T = typename S::T;
@@ -59,12 +59,12 @@ class RowReader {
   __device__ __forceinline__ Packed<S> operator()(int node) const {
     Packed<S> row;
     row.load(reinterpret_cast<const T*>(base_ + static_cast<uint64_t>(static_cast<unsigned>(node)) * row_bytes_), 0,
-             kExact || kAlways ? S::kFeatures : left_);
+             kAlways ? S::kFeatures : left_);
     return row;
   }
 
  private:
-  static constexpr bool kAlways = S::kSteps == 1 && !kExact;  // a lane reads all of its rows or none
+  static constexpr bool kAlways = S::kSteps == 1 && !S::kExact;  // a lane reads all of its rows or none
 
   const char* base_;
   unsigned row_bytes_;

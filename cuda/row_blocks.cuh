@@ -8,9 +8,10 @@ namespace dfgnn::cuda {
 struct RowPlan {
   static constexpr int kThreads = 128;
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int64_t kLongRow = 256;  // edges from which on a row has the block to itself
   int rows_per_block;
+  int64_t long_row;  // edges from which on a row has the block to itself
   unsigned blocks;
+  int64_t shortest = 0;  // edges below which a row is not for for_rows()
 };
 
 // About 256 edges a block, but enough blocks to fill the device.
@@ -18,7 +19,22 @@ inline RowPlan plan_rows(int64_t num_rows, int64_t num_edges) {
   constexpr int64_t kEdges = 256, kBlocks = 2048;
   int rows = 32;
   while (rows > 1 && (rows * num_edges > kEdges * num_rows || num_rows < kBlocks * rows)) rows /= 2;
-  return {rows, static_cast<unsigned>((num_rows + rows - 1) / rows)};
+  return {rows, kEdges + 1, static_cast<unsigned>((num_rows + rows - 1) / rows)};
+}
+
+// Whether blocks can take all rows: edges are few, so that what a kernel takes is its longest rows and its launch, and
+// no row has too many for a block.
+inline bool is_few(int64_t num_edges, int64_t longest) {
+  constexpr int64_t kFew = 1 << 18, kLongest = 1024;
+  return num_edges <= kFew && longest >= 0 && longest <= kLongest;
+}
+
+// A row a warp, or, of many rows, those of up to 16 edges by `rows_per_warp` groups of lanes.
+inline RowPlan plan_few_edges(int64_t num_rows, int rows_per_warp) {
+  constexpr int64_t kMany = 8192, kShort = 16, kLong = 33;
+  const bool by_groups = rows_per_warp > 1 && num_rows >= kMany;
+  const int rows = RowPlan::kWarps * (by_groups ? rows_per_warp : 1);
+  return {rows, kLong, static_cast<unsigned>((num_rows + rows - 1) / rows), by_groups ? kShort + 1 : 0};
 }
 
 // The warp's share of a long row.
@@ -34,19 +50,18 @@ __device__ __forceinline__ void for_rows(const Index& ptr, int64_t num_rows, int
                                          const Row& row) {
   const int first = blockIdx.x * plan.rows_per_block;
   const int last = static_cast<int>(min(static_cast<int64_t>(first) + plan.rows_per_block, num_rows));
-  bool any_long = false;
-  for (int r = first + threadIdx.x / kWarp; r < last; r += RowPlan::kWarps) {
-    const Range edges = row_range(ptr, r, num_entries);
-    if (edges.size() > RowPlan::kLongRow) {
-      any_long = true;
-    } else {
-      row(r, edges, false);
+  bool any_long = false, is_slice = false;
+#pragma unroll 1
+  for (int r = first + threadIdx.x / kWarp;; r += is_slice ? 1 : RowPlan::kWarps) {
+    if (r >= last) {
+      if (is_slice || !__syncthreads_or(any_long)) return;
+      is_slice = true;
+      r = first;
     }
-  }
-  if (!__syncthreads_or(any_long)) return;
-  for (int r = first; r < last; ++r) {
     const Range edges = row_range(ptr, r, num_entries);
-    if (edges.size() > RowPlan::kLongRow) row(r, warp_slice(edges), true);
+    const bool is_long = edges.size() >= plan.long_row;
+    any_long |= is_long;
+    if (is_long == is_slice && edges.size() >= plan.shortest) row(r, is_slice ? warp_slice(edges) : edges, is_slice);
   }
 }
 

@@ -34,7 +34,7 @@ __device__ __forceinline__ void store_sum_piece(Fragment<S>& fragment, typename 
   for (int i = 0; i < GroupSum<S>::kCount * S::kVec; ++i) {
     const int vector = (total.first + i / S::kVec) * S::kLanes + static_cast<int>(threadIdx.x) % S::kLanes;
     const int f = vector * S::kVec + i % S::kVec;
-    if (f < features) piece[f] = fragment.x[i] * factor;
+    if (S::kExact || f < features) piece[f] = fragment.x[i] * factor;
   }
 }
 
@@ -133,8 +133,8 @@ class TensorSum {
  public:
   using T = typename S::T;
   using A = float;
-  using L = Shape<T, S::kFeatures / kWarp, kWarp, 1>;  // features of a lane
-  using Reader = RowReader<L, true>;
+  using L = Shape<T, S::kFeatures / kWarp, kWarp, 1, false, true>;  // features of a lane
+  using Reader = RowReader<L>;
 
   struct Batch {
     alignas(16) T weight[2][kWarp];  // rounded, and what is left

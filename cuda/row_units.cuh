@@ -170,13 +170,17 @@ bool launch_short_rows(RowUnits& units, int64_t num_rows, int64_t num_entries, i
   return leaves_any;
 }
 
-// Calls visit(has_row, row, entries) once.
+// The row of a group of `apart` lanes, of a block that has `rows` of them.
+__device__ __forceinline__ int64_t own_row(unsigned block, int rows, int apart) {
+  return static_cast<int64_t>(block) * rows + threadIdx.x / apart;
+}
+
+// Calls visit(has_row, row, entries) once, for a row of at most `most` entries.
 template <class Visit>
-__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries,
-                                            const RowUnits& units, int apart, const Visit& visit) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kWarp / apart) + threadIdx.x / apart;
+__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries, int64_t row,
+                                            int64_t most, const Visit& visit) {
   Range entries = row_range(ptr, min(row, num_rows - 1), num_entries);
-  const bool has_row = row < num_rows && entries.size() <= units.own_most;
+  const bool has_row = row < num_rows && entries.size() <= most;
   if (!has_row || entries.size() == 0) entries = {0, 0};  // others' entries may make the lanes read the first
   visit(has_row, static_cast<int>(min(row, num_rows - 1)), entries);
 }

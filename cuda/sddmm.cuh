@@ -68,7 +68,7 @@ __device__ __forceinline__ typename S::A long_pair_score(const Typed<typename S:
 // A row of 16-bit features over eight lanes: what tensor cores multiply. Four rows are the operand of an mma whose row
 // (or column) 2 r holds half of row r's features, 2 r + 1 the other half.
 template <class S>
-using OctetShape = Shape<typename S::T, 8, 8, S::kFeatures / 64>;
+using OctetShape = Shape<typename S::T, 8, 8, S::kFeatures / 64, false, true>;
 
 __device__ __forceinline__ int octet() { return threadIdx.x % kWarp / 8; }
 __device__ __forceinline__ int lane_in_octet() { return threadIdx.x % 8; }
@@ -101,7 +101,7 @@ __device__ __forceinline__ void octet_dots(float (&dots)[2], const Packed<O>& fi
 template <class S>
 struct OctetRows {
   using O = OctetShape<S>;
-  using Reader = RowReader<O, true>;
+  using Reader = RowReader<O>;
   Packed<O> rows[4];
 
   __device__ __forceinline__ static int place() { return 4 * lane_in_group() + octet(); }

@@ -17,8 +17,13 @@ cudaError_t launch_both_sides(const Attention& a, const Gradients& g, void* work
   decltype(rows) own_rows = nullptr;
   decltype(columns) own_columns = nullptr;
   if constexpr (S::kGroups > 1) {
-    own_rows = gradients_own_rows_kernel<Side::rows, score, S>;
-    own_columns = gradients_own_rows_kernel<Side::columns, score, S>;
+    if (a.head_dim == S::kFeatures) {
+      own_rows = gradients_own_rows_kernel<Side::rows, score, typename S::Exact>;
+      own_columns = gradients_own_rows_kernel<Side::columns, score, typename S::Exact>;
+    } else {
+      own_rows = gradients_own_rows_kernel<Side::rows, score, S>;
+      own_columns = gradients_own_rows_kernel<Side::columns, score, S>;
+    }
   }
   const decltype(rows) none = nullptr;
   const unsigned blocks = head_blocks<S>(a.heads);

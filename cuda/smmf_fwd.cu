@@ -15,8 +15,7 @@ template <Score score, class S>
 __host__ __device__ constexpr int rounds_in_flight() {
   // Rows of an edge, or what takes as many registers.
   constexpr int kRows = score == Score::dot || score == Score::additive_v2 ? 2 : 1;
-  constexpr int kRounds = S::kSteps * kRows < 8 ? 8 / (S::kSteps * kRows) : 1;
-  return kRounds < S::kLanes ? kRounds : S::kLanes;
+  return rounds_of_vectors<S>(8 / kRows);
 }
 
 template <Score score, class S>
@@ -26,9 +25,9 @@ constexpr int blocks_per_multiprocessor() {
 }
 
 template <Score score, class S, bool kOwnRows>
-__device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs, typename S::A* slots,
+__device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs,
                                             const Dropout<typename S::A>& dropout, const WarpHeads<S, kOwnRows>& heads,
-                                            int i, const Range& edges, int64_t slot, int f) {
+                                            int i, const Range& edges, typename S::A* piece, int f) {
   using A = typename S::A;
   constexpr bool kNeedsDots = score != Score::additive;
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;  // src is the value too
@@ -113,11 +112,11 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
 #pragma unroll
   for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= share;
   HeadSum<S, kOwnRows> total{out, heads};
-  if (slot == kWhole) {
+  if (!piece) {
     total.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
     if (heads.is_first()) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = row_max + log(sum);
   } else {
-    A* piece = slots + (slot * a.heads + h) * forward_slot_width(a);
+    piece += (h - heads.first()) * forward_slot_width(a);
     total.store_piece(piece + f, a.head_dim - f, A(1));
     if (heads.is_first()) {
       piece[a.head_dim] = row_max;
@@ -133,30 +132,143 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor
   const WarpHeads<S> heads(a.heads);
   const Dropout dropout(a);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
+    auto* piece = slot == kWhole ? nullptr : slots + (slot * a.heads + heads.first()) * forward_slot_width(a);
     for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
-      forward_row<score>(a, outputs, slots, dropout, heads, i, edges, slot, f);
+      forward_row<score>(a, outputs, dropout, heads, i, edges, piece, f);
     }
   });
 }
 
-// Short rows, one a group of lanes.
+// A short row by a group of lanes: of up to S::kLanes edges the dots, then the softmax, then the values, so that a step
+// of the softmax serves all of them.
 template <Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor<score, S>()))
+__device__ __forceinline__ void forward_short_row(const Typed<typename S::T>& a, const Outputs& outputs,
+                                                  const Dropout<typename S::A>& dropout,
+                                                  const WarpHeads<S, true>& heads, int i, const Range& edges) {
+  using A = typename S::A;
+  if constexpr (score == Score::cosine || score == Score::additive_v2) {  // which gather a row once
+    forward_row<score>(a, outputs, dropout, heads, i, edges, static_cast<A*>(nullptr), 0);
+    return;
+  }
+  constexpr int kUnroll = rounds_of_vectors<S>(score == Score::additive ? 4 : 8);
+  const int h = heads.head, lane = heads.lane;
+  const RowReader<S> src_row(a, a.src, h, lane), value_row(a, a.value, h, lane);
+  const A own_term = dst_term<score>(a, i, h);
+  Packed<S> own;
+  if constexpr (score == Score::dot) own.load(a.features(a.dst, i, h), lane, a.head_dim);
+  Fragment<S> out;
+  out.zero();
+  A m = -INFINITY, sum = A(0);
+  const int size = static_cast<int>(edges.size()), last = max(size - 1, 0), longest = heads.most(size);
+  const Index col = a.col.from(edges.begin);
+  for (int first = 0; first < longest; first += S::kLanes) {
+    const int count = min(size - first, S::kLanes), rounds = min(longest - first, S::kLanes);
+    const int t = min(first + lane, last);  // past the end, the last again
+    const int lane_node = checked_node(col[t], a.num_src), safe_node = max(lane_node, 0);
+    const A term = src_term<score>(a, safe_node, h);
+    Packed<S> rows[kUnroll];
+    const auto load = [&](const RowReader<S>& row, int round) {  // past the last round, too, and no branches
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        rows[u] = row(heads.of_round(safe_node, round + u));
+      }
+    };
+    A dot = A(0);
+    if constexpr (score == Score::dot) {
+#pragma unroll 1
+      for (int round = 0; round < rounds; round += kUnroll) {
+        load(src_row, round);
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const A row_dot = lanes_sum<S::kLanes>(packed_dot(own, rows[u]));
+          if (lane == round + u) dot = row_dot;
+        }
+      }
+    }
+    load(value_row, 0);
+    A s = logit_of<score>(a, dot, own_term, term, edges.begin + t, h).value;
+    if (lane_node == kNoNode) s = NAN;
+    if (lane >= count) s = -INFINITY;
+    const A largest = max(m, lanes_max<S::kLanes>(s)), fade = exp_difference(m, largest);
+    m = largest;
+    const A p = exp_difference(s, m), weight = p * dropout.factor(edges.begin + t, h);
+    sum = sum * fade + p;  // of the lane's own edges
+    if (first > 0) {
+#pragma unroll
+      for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= fade;
+    }
+#pragma unroll 1
+    for (int round = 0; round < rounds; round += kUnroll) {
+      if (round > 0) load(value_row, round);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const A row_weight = heads.of_round(weight, round + u);
+        if (round + u < count) out.add(row_weight, rows[u]);
+      }
+    }
+  }
+  sum = lanes_sum<S::kLanes>(sum);
+  if (!heads.live) return;
+  out.template store<S::kSteps>(a.features(outputs.out, i, h), lane, a.head_dim, 0, sum == A(0) ? A(0) : A(1) / sum);
+  if (lane == 0) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
+}
+
+template <Score score, class S>
+__global__ void __launch_bounds__(RowUnits::kThreads,
+                                  (score == Score::additive ? 24 : blocks_per_multiprocessor<score, S>()))
     forward_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                             RowUnits units, typename S::A*) {
   WarpHeads<S, true> heads(a.heads);
   const Dropout dropout(a);
-  for_own_row(a.rowptr, a.num_dst, a.num_edges, units, heads.apart(), [&](bool has_row, int i, const Range& edges) {
+  const int64_t row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
+  for_own_row(a.rowptr, a.num_dst, a.num_edges, row, units.own_most, [&](bool has_row, int i, const Range& edges) {
     heads.live &= has_row;
-    forward_row<score>(a, outputs, static_cast<typename S::A*>(nullptr), dropout, heads, i, edges, kWhole, 0);
+    forward_short_row<score>(a, outputs, dropout, heads, i, edges);
   });
+}
+
+// Few edges: rows by blocks, which take short rows first, where there are many, and add up their long rows themselves
+// (row_blocks.cuh).
+template <Score score, class S, class Short>
+__global__ void __launch_bounds__(RowPlan::kThreads, 4)
+    forward_blocks_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
+                          RowPlan plan) {
+  __shared__ ForwardSlices<S> slices;
+  const WarpHeads<S> heads(a.heads);
+  const Dropout dropout(a);
+  if constexpr (S::kGroups > 1) {
+    if (plan.shortest > 0) {
+      WarpHeads<Short, true> own(a.heads);
+      const int64_t row = own_row(blockIdx.x, plan.rows_per_block, own.apart());
+      const auto visit = [&](bool has_row, int i, const Range& edges) {
+        own.live &= has_row;
+        forward_short_row<score>(a, outputs, dropout, own, i, edges);
+      };
+      for_own_row(a.rowptr, a.num_dst, a.num_edges, row, plan.shortest - 1, visit);
+    }
+  }
+  for_rows(a.rowptr, a.num_dst, a.num_edges, plan, [&](int i, const Range& edges, bool is_slice) {
+    forward_row<score>(a, outputs, dropout, heads, i, edges, is_slice ? slices.own() : nullptr, 0);
+    if (is_slice) slices.add_up(a, outputs, i, heads.first(), heads.count(a.heads));
+  });
+}
+
+template <class S>
+bool goes_by_blocks(const Attention& a) {
+  return !S::kLoop && is_few(a.num_edges, a.max_degree);
 }
 
 }  // namespace
 
 size_t smmf_fwd_workspace(const Attention& a) {
-  const RowUnits units = plan_forward(a);
-  return units.need_scratch(a.num_dst, a.num_edges) ? forward_scratch_bytes(a, units) : 0;
+  size_t bytes = 0;
+  for_type_and_shape(a.type, a.head_dim, [&]<class S>() {
+    const RowUnits units = plan_forward(a);
+    const bool needs_some = !goes_by_blocks<S>(a) && units.need_scratch(a.num_dst, a.num_edges);
+    if (needs_some) bytes = forward_scratch_bytes(a, units);
+    return cudaSuccess;
+  });
+  return bytes;
 }
 
 cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace, cudaStream_t stream) {
@@ -164,16 +276,28 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
+    const unsigned blocks = head_blocks<S>(a.heads);
+    if constexpr (!S::kLoop) {
+      if (goes_by_blocks<S>(a)) {
+        const RowPlan plan = plan_few_edges(a.num_dst, kWarp / lanes_of_heads<S>(a.heads));
+        auto* kernel = a.head_dim == S::kFeatures ? forward_blocks_kernel<score, S, typename S::Exact>
+                                                  : forward_blocks_kernel<score, S, S>;
+        kernel<<<dim3(plan.blocks, blocks), RowPlan::kThreads, 0, stream>>>(Typed<T>{a}, outputs, plan);
+        return cudaGetLastError();
+      }
+    }
     RowUnits units = plan_forward(a);
     const UnitScratch<A> scratch(workspace, a.heads);
     auto* kernel = forward_kernel<score, S>;
     decltype(kernel) own = nullptr;
-    if constexpr (S::kGroups > 1) own = forward_own_rows_kernel<score, S>;
+    if constexpr (S::kGroups > 1) {
+      own = a.head_dim == S::kFeatures ? forward_own_rows_kernel<score, typename S::Exact>
+                                       : forward_own_rows_kernel<score, S>;
+    }
     const decltype(kernel) none = nullptr;
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
       chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
     };
-    const unsigned blocks = head_blocks<S>(a.heads);
     if (!launch_short_rows(units, a.num_dst, a.num_edges, a.max_degree, lanes_of_heads<S>(a.heads), blocks, own,
                            launch)) {
       return cudaGetLastError();

@@ -42,14 +42,18 @@ class WarpHeads {
 
   __device__ __forceinline__ explicit WarpHeads(int heads) : log_side_(log_heads_side_by_side<S>(heads)) {
     const int t = threadIdx.x % kWarp;
-    const int own = (static_cast<int>(blockIdx.y) << log_side_) + (t / S::kLanes & ((1 << log_side_) - 1));
+    const int own = first() + (t / S::kLanes & ((1 << log_side_) - 1));
     live = own < heads;
     head = live ? own : heads - 1;
     lane = t % S::kLanes;
   }
 
   // Whether there is a head for a block at all: not where the grid is larger than head_blocks().
-  __device__ __forceinline__ bool any(int heads) const { return static_cast<int>(blockIdx.y) << log_side_ < heads; }
+  __device__ __forceinline__ bool any(int heads) const { return first() < heads; }
+
+  // The first of the warp's heads, and how many of `heads` it has.
+  __device__ __forceinline__ int first() const { return static_cast<int>(blockIdx.y) << log_side_; }
+  __device__ __forceinline__ int count(int heads) const { return min(1 << log_side_, heads - first()); }
 
   // Lanes from one group of a head to its next.
   __device__ __forceinline__ int apart() const { return S::kLanes << log_side_; }
