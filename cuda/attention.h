@@ -55,6 +55,10 @@ struct Attention {
   int64_t num_tiles;
   const int *row_masks, *column_masks;
   int64_t max_degree = -1;  // edges of the longest row, where it is known, to go the shorter way where none is long
+  // Of the resident kernels: boundaries of tiles, each once, [num_tiles + 1]; the most nodes of a tile, and the most
+  // batches of its edges (resident_slices.cuh), more or less.
+  Index tile_list;
+  int64_t tile_nodes = -1, tile_batches = -1;
 };
 
 struct Outputs {
@@ -98,5 +102,15 @@ cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cud
 // Whether a block of the current device has the shared memory for tile_bwd: float32 heads of more than 64 features need
 // 106 KiB, and there are 99 on compute capability 8.6, 8.9 and 12.0.
 bool tile_bwd_fits(const Attention& attention);
+
+// Resident: within tiles, matrices pass through shared memory in chunks of features, from which edges gather (num_dst
+// == num_src, dot scores). Correct for any graph, wherever tile_list cuts it, fast where tiles are sparse and
+// tile_nodes and tile_batches are right.
+cudaError_t resident_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
+cudaError_t resident_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
+
+// Whether a pass can run on the current device: whether it has kernels for the call, and shared memory for its tiles.
+bool resident_fwd_fits(const Attention& attention);
+bool resident_bwd_fits(const Attention& attention);
 
 }  // namespace dfgnn::cuda

@@ -1,6 +1,7 @@
 // Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes delta and
 // the gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every
 // result once.
+#include "edge_by_edge.cuh"
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
 #include "tile_masks.cuh"
@@ -10,64 +11,6 @@ namespace dfgnn::cuda {
 namespace {
 
 using namespace tile;
-
-// Row i by one warp, edge by edge.
-template <Score score, class S>
-__device__ __noinline__ void backward_row(const Typed<typename S::T>& a, const Gradients& g, int i, int h) {
-  constexpr bool kNeedsDots = score != Score::additive;
-  const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-  LaneFeatures<S> grad;
-  float grad_scalar = 0;
-  const Dropout dropout(a);
-  const float lse = a.at(g.lse, a.scalar(i, h));
-  const float delta = static_cast<const float*>(g.delta)[a.scalar(i, h)];  // this kernel's
-  const Range edges = row_range(a.rowptr, i, a.num_edges);
-  for (int64_t e = edges.begin; e < edges.end; ++e) {
-    const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
-    const LaneFeatures<S> k(a, kNeedsDots ? a.src : nullptr, source, h);
-    const float dp = grad_out.dot(LaneFeatures<S>(a, a.value, source, h));
-    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, dp, lse, delta, dropout.factor(e, h), i, j, e, h);
-    grad_scalar += d.operand;
-    grad.fade_and_add(1, score == Score::cosine ? d.operand * src_term<score>(a, source, h) : d.operand, k);
-    if (threadIdx.x % kWarp == 0) {
-      if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
-      if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
-    }
-  }
-  if constexpr (kNeedsDots) {
-    grad.store(a, g.dst, i, h, score == Score::dot ? a.logit_scale : 1);
-  } else if (threadIdx.x % kWarp == 0) {
-    static_cast<float*>(g.dst)[a.scalar(i, h)] = grad_scalar;
-  }
-}
-
-// Column j by one warp, edge by edge.
-template <Score score, class S>
-__device__ __noinline__ void backward_column(const Typed<typename S::T>& a, const Gradients& g, int j, int h) {
-  constexpr bool kNeedsDots = score != Score::additive;
-  const LaneFeatures<S> k(a, kNeedsDots ? a.src : nullptr, j, h), value(a, a.value, j, h);
-  LaneFeatures<S> grad, grad_value;
-  float grad_scalar = 0;
-  const Dropout dropout(a);
-  const Range entries = row_range(a.colptr, j, a.num_edges);
-  for (int64_t c = entries.begin; c < entries.end; ++c) {
-    const int i = checked_node(a.row[c], a.num_dst);
-    if (i == kNoNode) continue;
-    const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
-    const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
-                                        a.at(g.delta, a.scalar(i, h)), dropout.factor(e, h), i, j, e, h);
-    grad_scalar += d.operand;
-    grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);
-    grad_value.fade_and_add(1, d.weight, grad_out);
-  }
-  grad_value.store(a, g.value, j, h, 1);
-  if constexpr (kNeedsDots) {
-    grad.store(a, g.src, j, h, score == Score::dot ? a.logit_scale : 1);
-  } else if (threadIdx.x % kWarp == 0) {
-    static_cast<float*>(g.src)[a.scalar(j, h)] = grad_scalar;
-  }
-}
 
 // What a node brings to the gradients of its row's logits.
 struct RowTerms {
@@ -239,7 +182,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     }
     others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int n) { backward_row<score, S>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_row<score, S::kFeatures>(a, g, n, h); });
 }
 
 template <Score score, class S, bool kPositions>
@@ -323,7 +266,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     }
     others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int n) { backward_column<score, S>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_column<score, S::kFeatures>(a, g, n, h); });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.

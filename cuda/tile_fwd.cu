@@ -1,4 +1,5 @@
 // Tile forward: masked dense attention of one window of rows with its tile, an online softmax over chunks of sources.
+#include "edge_by_edge.cuh"
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
 #include "tile_masks.cuh"
@@ -11,29 +12,6 @@ using namespace tile;
 
 // A row's maximum may grow by this much before what was summed is scaled down.
 constexpr float kSlack = 5.5f;
-
-// Row i by one warp, edge by edge.
-template <Score score, class S>
-__device__ __noinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs, int i, int h) {
-  constexpr bool kNeedsDots = score != Score::additive;
-  const LaneFeatures<S> q(a, kNeedsDots ? a.dst : nullptr, i, h);
-  LaneFeatures<S> out;
-  const Dropout dropout(a);
-  float m = -INFINITY, sum = 0;
-  const Range edges = row_range(a.rowptr, i, a.num_edges);
-  for (int64_t e = edges.begin; e < edges.end; ++e) {
-    const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
-    const float dot = kNeedsDots ? q.dot(LaneFeatures<S>(a, a.src, source, h)) : 0;
-    const float s = logit<score>(a, dot, i, j, e, h).value;
-    const float before = m;
-    m = max(m, s);
-    const float fade = exp_difference(before, m), p = exp_difference(s, m);
-    sum = sum * fade + p;
-    out.fade_and_add(fade, p * dropout.factor(e, h), LaneFeatures<S>(a, a.value, source, h));
-  }
-  out.store(a, outputs.out, i, h, sum == 0 ? 0 : 1 / sum);
-  if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
-}
 
 // Shared memory: queries and chunks of keys and values, single ones, for more blocks; with the additive score, chunks
 // of values.
@@ -143,7 +121,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     }
     others |= rows_not_zero(nan_if_infinite<S>(out, v), v);
   }
-  for_rows_of(others, w, [&](int row) { forward_row<score, S>(a, outputs, row, h); });
+  for_rows_of(others, w, [&](int row) { edge_by_edge::forward_row<score, S::kFeatures>(a, outputs, row, h); });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.

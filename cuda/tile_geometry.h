@@ -44,6 +44,32 @@ constexpr I size_with_masks(const I& nodes) {
   return masks_begin(nodes) + nodes * (2 * kMaskWords);
 }
 
+// Whether heads of that size have resident kernels: whole chunks of features, of which all of a node's offsets in a
+// tile fit 32 bits.
+constexpr int kChunkBytes = 128, kMostResidentFeatures = 256;
+constexpr bool resident_takes_heads(int64_t number_bytes, int64_t heads, int64_t head_dim) {
+  return number_bytes <= 4 && head_dim <= kMostResidentFeatures && head_dim * number_bytes % kChunkBytes == 0 &&
+         heads * head_dim * number_bytes <= 1 << 20;
+}
+
+// Behind that, or behind boundaries alone, the same boundaries each once, and then the number of nodes: the list of
+// tiles that the resident kernels read.
+template <class I>
+constexpr I size_of_list(const I& nodes) {
+  return boundaries_of(nodes);
+}
+
+// What a tensor of so many numbers has of these.
+struct TileParts {
+  bool is_valid, masks, list;
+};
+constexpr TileParts parts_of(int64_t size, int64_t nodes) {
+  const int64_t list = size_of_list(nodes), with_masks = size_with_masks(nodes);
+  const bool masks = size == with_masks || size == with_masks + list;
+  const bool listed = !masks ? size == boundaries_of(nodes) + list : size == with_masks + list;
+  return {masks || listed || size == boundaries_of(nodes), masks, listed};
+}
+
 // Rows of the windows of a tile of that many nodes.
 #ifdef __CUDACC__
 __host__ __device__

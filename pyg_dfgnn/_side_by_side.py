@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .graph import Graph, with_masks
+from .graph import Graph, may_be_sparse, only_with_masks, with_list
 
 TILE_STRIDE = 64
 
@@ -39,11 +39,23 @@ class SideBySide:
             rowptr, col, eid, colptr, row, perm, tiles = torch.ops.dfgnn.side_by_side(
                 *self.arguments, self_loops=self_loops
             )
-            self.graphs[self_loops] = with_masks(Graph(
+            graph = Graph(
                 rowptr, col, eid, colptr, row, perm, self.num_nodes, self.num_nodes, -1, self_loops,
                 tiles, self.tile_blocks,
-            ))  # fmt: skip
+            )  # fmt: skip
+            graph = only_with_masks(graph)
+            if tiles.is_cuda and may_be_sparse(graph):
+                graph = self._with_list(graph)
+            self.graphs[self_loops] = graph
         return self.graphs[self_loops]
+
+    def _with_list(self, graph: Graph) -> Graph:
+        """With the sizes of tiles as the host can tell, from averages: where one does not fit,
+        that is slower and not wrong."""
+        graphs = self.arguments[2].numel() - 1
+        mean, degree = self.num_nodes / graphs, graph.col.numel() / self.num_nodes
+        nodes = int(1.125 * mean if mean >= TILE_STRIDE else TILE_STRIDE + mean) + 1
+        return with_list(graph, nodes, int(nodes * (degree + 2) / 32 + degree / 2) + 2)
 
     def edge_index(self) -> Tensor:
         """``[2, E]``, int64, sorted by destination and then by source."""

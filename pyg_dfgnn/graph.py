@@ -40,8 +40,11 @@ class Graph(NamedTuple):
         tiles: What ``dfgnn::find_tiles`` finds, int32 ``[ceil(num_dst / 64) + 1]``: where runs of
             nodes begin whose edges stay inside, which method "tile" computes as dense blocks. Where
             "auto" may choose that method, edges as bits follow (``dfgnn::with_masks``): who changes
-            edges must make them again, or leave them out. None where nobody looked.
+            edges must make them again, or leave them out. Where it is "resident" that it may
+            choose, the same nodes follow, each once, then ``num_dst``. None where nobody looked.
         tile_blocks: The work of method "tile", in blocks; −1 where it is unknown.
+        tile_nodes, tile_batches: What the largest tile takes of a multiprocessor's shared memory in
+            method "resident": nodes, and batches of 8 nodes by 4 edges; −1 where it is unknown.
     """
 
     rowptr: Tensor
@@ -56,6 +59,8 @@ class Graph(NamedTuple):
     self_loops: bool = False
     tiles: Optional[Tensor] = None
     tile_blocks: int = -1
+    tile_nodes: int = -1
+    tile_batches: int = -1
 
     def to(self, device: Union[torch.device, str, int], non_blocking: bool = False) -> "Graph":
         """This graph with its tensors on ``device``."""
@@ -261,7 +266,10 @@ def _build_checked(
 ) -> Graph:
     """The graph with its numbers, after the device has said that all nodes are in range."""
     g, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
-    on_host = stats.cpu()
+    tiles = g.tiles
+    if tiles is not None and tiles.is_cuda and num_dst > 0:
+        stats = torch.cat([stats, tiles.diff().max().view(1)])
+    on_host = torch.nn.functional.pad(stats.cpu(), [0, 1], value=-1.0)
     max_degree, num_bad, tile_blocks = int(on_host[0]), int(on_host[1]), int(on_host[2])
     if num_bad > 0:
         src, dst = endpoints(edge_index, flow)
@@ -272,23 +280,72 @@ def _build_checked(
         )
     return with_masks(Graph(
         g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, num_dst, num_src, max_degree, self_loops,
-        g.tiles, tile_blocks,
+        g.tiles, tile_blocks, int(on_host[3]),
     ))  # fmt: skip
 
 
 def with_masks(g: Graph) -> Graph:
-    """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable."""
+    """The graph, on CUDA with masks where method "auto" may choose "tile", and with the list of
+    tiles where it may choose "resident", for which it waits for the device once more.
+    Scriptable."""
+    too_large = g.tile_nodes > 1700
+    g = only_with_masks(g)
+    tiles = g.tiles
+    if tiles is None or not tiles.is_cuda or too_large or not may_be_sparse(g):
+        return g
+    tiles = tiles[: _boundaries(g)].long()
+    begins, ends = tiles[:-1], tiles[1:]
+    sizes = [(ends - begins).max()]
+    for ptr in (g.rowptr, g.colptr):  # the most batches of a node, and of a tile's nodes
+        batches = (ptr.diff() + 3).div(4, rounding_mode="floor")
+        until = torch.nn.functional.pad(batches.cumsum(0), [1, 0])
+        sizes += [batches.max(), (until[ends] - until[begins]).max()]
+    found = torch.stack(sizes).cpu()
+    longest, all_nodes = max(int(found[1]), int(found[3])), max(int(found[2]), int(found[4]))
+    # Eight nodes a slice, of as many batches as the longest of them.
+    return with_list(g, int(found[0]), all_nodes // 8 + longest + 1)
+
+
+def only_with_masks(g: Graph) -> Graph:
+    """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable; waits for
+    nothing."""
     tiles = g.tiles
     # It never takes a block for less than 45 edges, nor what a node saves for more than 20.
     edges = g.col.size(0) + 20 * g.num_dst
-    if tiles is None or not tiles.is_cuda:
+    if tiles is not None and tiles.is_cuda and g.tile_blocks >= 0 and 45 * g.tile_blocks < edges:
+        tiles = torch.ops.dfgnn.with_masks(tiles, g.rowptr, g.col, g.colptr, g.row)
+    return _with_tiles_of(g, tiles, -1, -1)
+
+
+def may_be_sparse(g: Graph) -> bool:
+    """Whether method "auto" may choose "resident", and not always "tile"."""
+    is_dense = 110 * g.tile_blocks < g.col.size(0) + 4 * g.num_dst
+    return g.tile_blocks >= 0 and not is_dense and g.num_dst > 0 and g.col.size(0) > 0
+
+
+def with_list(g: Graph, tile_nodes: int, tile_batches: int) -> Graph:
+    """The graph with the list of its tiles, whose largest has so many nodes and batches, more or
+    less, where it may fit in shared memory. Scriptable; waits for nothing."""
+    tiles = g.tiles
+    if tiles is None or tile_nodes > 1700:  # 128 bytes each, and no multiprocessor has more
         return g
-    if g.tile_blocks < 0 or 45 * g.tile_blocks >= edges:
-        return g
-    tiles = torch.ops.dfgnn.with_masks(tiles, g.rowptr, g.col, g.colptr, g.row)
+    boundaries = tiles[: _boundaries(g)]
+    is_tile = boundaries[:-1] < boundaries[1:]
+    # What is none goes behind all that are.
+    place = torch.where(is_tile, is_tile.cumsum(0) - 1, boundaries.numel() - 1)
+    first = torch.where(is_tile, boundaries[:-1], g.num_dst)
+    listed = torch.full_like(boundaries, g.num_dst).scatter_(0, place, first)
+    return _with_tiles_of(g, torch.cat([tiles, listed]), tile_nodes, tile_batches)
+
+
+def _boundaries(g: Graph) -> int:
+    return (g.num_dst + 63) // 64 + 1
+
+
+def _with_tiles_of(g: Graph, tiles: Optional[Tensor], tile_nodes: int, tile_batches: int) -> Graph:
     return Graph(
         g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, g.num_dst, g.num_src, g.max_degree,
-        g.self_loops, tiles, g.tile_blocks,
+        g.self_loops, tiles, g.tile_blocks, tile_nodes, tile_batches,
     )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ Arguments that all have:
     bias: ``[E, heads]``, added to the scores.
     dropout_p: The probability that an edge's α is zeroed; the others are scaled by ``1 / (1 −
         dropout_p)``.
-    method: ``"smmf"``, ``"pmf"``, ``"tile"``, or ``"auto"``, which looks for super nodes and for
-        runs of nodes with dense edges in the graph.
+    method: ``"smmf"``, ``"pmf"``, ``"tile"``, ``"resident"``, or ``"auto"``, which looks for super
+        nodes and for runs of nodes with edges among themselves, many or few, in the graph.
 
 Features are float32, float16, bfloat16 or float64, and logits and sums are float32 (float64 for
 float64).
@@ -53,6 +53,8 @@ def _by_name(
         max_degree=graph.max_degree,
         tiles=graph.tiles,
         tile_blocks=graph.tile_blocks,
+        tile_nodes=graph.tile_nodes,
+        tile_batches=graph.tile_batches,
     )
     return out
 
@@ -96,6 +98,8 @@ def dot_attention(
         max_degree=graph.max_degree,
         tiles=graph.tiles,
         tile_blocks=graph.tile_blocks,
+        tile_nodes=graph.tile_nodes,
+        tile_batches=graph.tile_batches,
     )
     return out
 
@@ -147,6 +151,8 @@ def cosine_attention(
         max_degree=graph.max_degree,
         tiles=graph.tiles,
         tile_blocks=graph.tile_blocks,
+        tile_nodes=graph.tile_nodes,
+        tile_batches=graph.tile_batches,
     )
     return out
 
@@ -206,6 +212,8 @@ def additive_attention(
         max_degree=graph.max_degree,
         tiles=graph.tiles,
         tile_blocks=graph.tile_blocks,
+        tile_nodes=graph.tile_nodes,
+        tile_batches=graph.tile_batches,
     )
     return out
 
@@ -261,6 +269,8 @@ def additive_v2_attention(
         max_degree=graph.max_degree,
         tiles=graph.tiles,
         tile_blocks=graph.tile_blocks,
+        tile_nodes=graph.tile_nodes,
+        tile_batches=graph.tile_batches,
     )
     return out
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import reference
 import torch
@@ -25,6 +26,7 @@ PATHS = {
     "attention_smmf": ("attention", {"method": "smmf"}),
     "attention_pmf": ("attention", {"method": "pmf"}),
     "attention_tile": ("attention", {"method": "tile"}),
+    "attention_resident": ("attention", {"method": "resident"}),
 }
 METHODS = ("smmf_fwd", "pmf_fwd", "tile_fwd")
 # (heads, head_dim): every head size that some width divides or leaves a remainder of.
@@ -147,8 +149,17 @@ def assert_same_bits(first: list[Tensor], second: list[Tensor]) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def check_forward(path: str, score: str, graph: Csr, operands: dict[str, Tensor], **options):
-    out, lse = run(path, score, graph, operands, **options)
+def check_forward(
+    path: str,
+    score: str,
+    graph: Csr,
+    operands: dict[str, Tensor],
+    *,
+    hints: dict[str, Any] | None = None,
+    **options,
+) -> None:
+    """``hints``: arguments that change no result."""
+    out, lse = run(path, score, graph, operands, **options, **hints or {})
     value = operands[reference.VALUE[score]]
     accumulate = torch.float64 if value.dtype == torch.float64 else torch.float32
     assert out.dtype == value.dtype
@@ -191,11 +202,12 @@ def check_backward(
     *,
     with_lse: bool = True,
     csc: bool = False,
+    hints: dict[str, Any] | None = None,
     **options,
 ) -> None:
     """Gradients of every operand against autograd through the reference in float64."""
     leaves = {name: t.detach().requires_grad_() for name, t in operands.items()}
-    given = graph.csc() if csc else {}
+    given = (graph.csc() if csc else {}) | (hints or {})
     found = gradients(run(path, score, graph, leaves, **given, **options), leaves, with_lse)
     exact = {name: t.detach().double().requires_grad_() for name, t in operands.items()}
     expected = gradients(reference.attention(score, graph, exact, **options), exact, with_lse)

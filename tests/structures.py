@@ -84,9 +84,15 @@ def check_tiles(graph: Graph) -> None:
 
 
 def check_masks(graph: Graph, tiles: Tensor) -> None:
-    """What is behind the tiles, if anything."""
-    if graph.tiles.numel() > tiles.numel():
+    """What is behind the tiles, if anything: masks, and the list of tiles."""
+    end = tiles.numel()
+    if graph.tiles.numel() > 2 * end:
         forms = graph.rowptr, graph.col, graph.colptr, graph.row
         expected = torch.ops.dfgnn.with_masks(tiles, *forms)
-        begin = tiles.numel() + tiles.numel() % 2
-        assert torch.equal(graph.tiles[begin:], expected[begin:])
+        begin, end = end + end % 2, expected.numel()
+        assert torch.equal(graph.tiles[begin:end], expected[begin:])
+    assert (graph.tiles.numel() > end) == (graph.tile_nodes >= 0)
+    if graph.tile_nodes >= 0:
+        boundaries = sorted(set(tiles.tolist()))
+        boundaries += [graph.num_dst] * (tiles.numel() - len(boundaries))
+        assert graph.tiles[end:].tolist() == boundaries

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from itertools import pairwise
 
 import graphs
 import pytest
@@ -167,15 +168,35 @@ def test_tiles_without_looking(cuda):
     assert found.tile_blocks == -1
 
 
-@pytest.mark.parametrize(("density", "has_masks"), [(0.003, False), (0.9, True)])
-def test_masks(density, has_masks, cuda):
+def test_masks(cuda):
     """Where "auto" may choose "tile"."""
-    csr = graphs.batch([700, 1, 130], density).to(cuda)
+    csr = graphs.batch([700, 1, 130], 0.9).to(cuda)
     edge_index = torch.stack([csr.sources(), csr.destinations()])
     graph = build_graph(edge_index, csr.num_src, csr.num_dst)
     tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
-    assert (graph.tiles.numel() > tiles.numel()) == has_masks
+    assert graph.tiles.numel() > 2 * tiles.numel()
     check_masks(graph, tiles)
+    assert (graph.tile_nodes, graph.tile_batches) == (-1, -1)
+
+
+def test_list_of_tiles(cuda):
+    """Where "auto" may choose "resident": its shared memory holds what the graph says."""
+    csr = graphs.batch([700, 1, 130, 20, 300], 0.01).to(cuda)
+    graph = build_graph(edge_index_of(csr), csr.num_src, csr.num_dst)
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    check_masks(graph, tiles)
+    assert graph.tile_nodes == tiles.diff().max()
+    for ptr in (graph.rowptr, graph.colptr):
+        for begin, end in pairwise(tiles.tolist()):
+            batches = (ptr[begin : end + 1].diff() + 3) // 4
+            slices = batches.sort(descending=True).values[::8]  # as many batches as the first
+            assert slices.sum() <= graph.tile_batches
+
+
+def test_no_list_of_a_tile_that_is_too_large(cuda):
+    csr = graphs.batch([2000, 70], 0.002).to(cuda)
+    graph = build_graph(edge_index_of(csr), csr.num_src, csr.num_dst)
+    assert (graph.tile_nodes, graph.tile_batches) == (-1, -1)
 
 
 # Errors
@@ -224,7 +245,7 @@ def test_wrong_kinds():
 def test_is_a_pytree_that_moves_and_pickles(device):
     graph = build_graph(edge_index_of(graphs.make("hub", device)), 40, 40)
     leaves, spec = torch.utils._pytree.tree_flatten(graph)
-    assert len(leaves) == 12
+    assert len(leaves) == 14
     assert isinstance(torch.utils._pytree.tree_unflatten(leaves, spec), Graph)
     moved = graph.to("cpu")
     assert moved.rowptr.device.type == "cpu"

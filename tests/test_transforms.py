@@ -96,8 +96,19 @@ def test_masks(cuda):
         batch = Batch.from_data_list([PrecomputeGraph(torch.int32)(data) for data in graphs])
         graph = batch.to(cuda).graph()
         boundaries = -(-graph.num_dst // 64) + 1
-        assert (graph.tiles.numel() > boundaries) == has_masks
+        assert (graph.tiles.numel() > 2 * boundaries) == has_masks
         check_prepared(batch, False)
+
+
+def test_list_of_tiles(cuda):
+    """Batches have it where "auto" may choose "resident", with sizes that the host can tell."""
+    graphs = [graph_of(nodes, 0.01, "plain", 0) for nodes in (300, 280, 310, 300)]
+    batch = Batch.from_data_list([PrecomputeGraph()(data) for data in graphs]).to(cuda)
+    for self_loops in (False, True):
+        graph = batch.graph(self_loops)
+        assert 310 <= graph.tile_nodes < 400
+        assert graph.tile_batches > 0
+    check_prepared(batch, False)
 
 
 def test_bytes():

@@ -15,16 +15,18 @@ from torch_geometric.utils import softmax
 
 from . import dense, packages, pipeline, techniques
 from .operands import Operands
+from .unsupported import Unsupported
 from .workload import Workload
 
 Call = Callable[[Operands], Tensor]
-OURS = ("smmf", "pmf", "tile", "auto")
+OURS = ("smmf", "pmf", "tile", "resident", "auto")
 # What it is called in tables and figures
 LABELS = {
     "auto": "pyg_dfgnn",
     "smmf": "smmf",
     "pmf": "pmf",
     "tile": "tile",
+    "resident": "resident",
     "unfused": "unfused",
     "pyg": "PyG eager",
     "compiled": "PyG compiled",
@@ -96,12 +98,16 @@ def compiled(score: str, workload: Workload) -> Call:
 
 def fused(method: str, score: str, workload: Workload) -> Call:
     """One operator; "auto" chooses by what a layer knows of the graph."""
+    graph = workload.graph
     route: dict[str, Any] = {}
-    if method in ("tile", "auto"):
-        route["tiles"] = workload.tiles
-    if method == "auto":
-        route |= {"max_degree": workload.max_degree, "tile_blocks": workload.tile_blocks}
-    name = "attention" if method == "auto" else f"{method}_fwd"
+    if method == "resident" and (score != "dot" or graph.tile_nodes < 0):
+        raise Unsupported("resident: expected dot scores and a batch of sparse graphs on a GPU")
+    if method == "tile":
+        route = {"tiles": workload.masks}
+    elif method in ("resident", "auto"):
+        names = ("max_degree", "tiles", "tile_blocks", "tile_nodes", "tile_batches")
+        route = {"method": method, **{name: getattr(graph, name) for name in names}}
+    name = "attention" if "method" in route else f"{method}_fwd"
     op = getattr(getattr(torch.ops.dfgnn, name), score)
     rowptr, col, csc = workload.rowptr, workload.col, workload.csc
     return lambda operands: op(rowptr, col, **operands, **csc, **route)[0]

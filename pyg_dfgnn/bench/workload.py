@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from ..graph import Graph, with_masks
+
 
 @dataclass
 class Workload:
@@ -15,8 +17,9 @@ class Workload:
     Attributes:
         rowptr, col: The CSR by destination, int32.
         csc: ``colptr``, ``row`` and ``perm`` of the same edges by source.
-        max_degree: The largest number of edges that a destination has.
-        tiles, tile_blocks: What method tile needs to know, see ``find_tiles`` and ``with_masks``.
+        graph: What a layer knows of them.
+        masks: What method tile reads, see ``find_tiles`` and ``with_masks``, whether "auto" would
+            choose it or not.
         ptr: For a batch, where its graphs begin, and the end: int64 ``[graphs + 1]``.
         is_real: The data itself; else a stand-in with its statistics.
     """
@@ -25,9 +28,8 @@ class Workload:
     rowptr: Tensor
     col: Tensor
     csc: dict[str, Tensor]
-    max_degree: int
-    tiles: Tensor
-    tile_blocks: int
+    graph: Graph
+    masks: Tensor
     ptr: Tensor | None = None
     is_real: bool = False
 
@@ -35,11 +37,15 @@ class Workload:
     def of_csr(cls, name: str, rowptr: Tensor, col: Tensor, ptr: Tensor | None) -> "Workload":
         colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, rowptr.numel() - 1)
         tiles, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
+        nodes, degree = rowptr.numel() - 1, int(rowptr.diff().max())
+        eid = torch.arange(col.numel(), dtype=col.dtype, device=col.device)
+        graph = with_masks(Graph(
+            rowptr, col, eid, colptr, row, perm, nodes, nodes, degree, False, tiles, int(blocks)
+        ))  # fmt: skip
         if rowptr.is_cuda:  # the CPU has no use for them
             tiles = torch.ops.dfgnn.with_masks(tiles, rowptr, col, colptr, row)
         csc = {"colptr": colptr, "row": row, "perm": perm}
-        degree = int(rowptr.diff().max())
-        return cls(name, rowptr, col, csc, degree, tiles, int(blocks), ptr)
+        return cls(name, rowptr, col, csc, graph, tiles, ptr)
 
     @classmethod
     def of_edges(
@@ -59,6 +65,10 @@ class Workload:
     @property
     def num_edges(self) -> int:
         return self.col.numel()
+
+    @property
+    def max_degree(self) -> int:
+        return self.graph.max_degree
 
     @property
     def device(self) -> str:

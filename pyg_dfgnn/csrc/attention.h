@@ -8,7 +8,7 @@
 namespace dfgnn {
 
 enum class Score { dot, cosine, additive, additive_v2 };
-enum class Method { smmf, pmf, tile };
+enum class Method { smmf, pmf, tile, resident };
 
 // Whether the value is src, so that one row a source serves both.
 inline bool value_is_src(Score score) { return score == Score::cosine || score == Score::additive_v2; }
@@ -39,8 +39,10 @@ struct Attention {
   double negative_slope = 0.0;      // additive, additive_v2
   double dropout_p = 0.0;           // in [0, 1]
   at::Tensor seed;                  // int64 [1] on the operands' device; defined where dropout_p > 0
-  at::Tensor tiles;                 // of the tile method, where the caller gave them, with or without masks (graph.cpp)
+  at::Tensor tiles;                 // where the caller gave them, alone or with masks (graph.cpp) or their list
   int64_t max_degree = -1;          // edges of the longest row, where the caller gave it
+  int64_t tile_nodes = -1,
+          tile_batches = -1;  // the most of a tile, for the resident method, where the caller gave them
 
   int64_t num_dst() const { return rowptr.numel() - 1; }
   int64_t num_src() const { return value.size(0); }

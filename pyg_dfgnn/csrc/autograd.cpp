@@ -35,6 +35,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     data["parameters"] = std::make_tuple(call.scale, call.parameter, call.dropout_p);
     data["max_degree"] = call.route.max_degree;
     data["tile_blocks"] = call.route.tile_blocks;
+    data["tile_nodes"] = call.route.tile_nodes;
+    data["tile_batches"] = call.route.tile_batches;
     ctx->set_materialize_grads(false);
     return {out, lse};
   }
@@ -49,7 +51,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         static_cast<Op>(op), static_cast<Score>(score), saved[5], saved[6], as_optional(saved[7]),
         as_optional(saved[8]), as_optional(saved[9]), saved[0], saved[1], saved[2], as_optional(saved[3]),
         as_optional(saved[4]), scale, parameter, dropout_p, as_optional(saved[10]),
-        make_route(method, data["max_degree"].toSymInt(), as_optional(saved[11]), data["tile_blocks"].toSymInt()));
+        make_route(method, data["max_degree"].toSymInt(), as_optional(saved[11]), data["tile_blocks"].toSymInt(),
+                   data["tile_nodes"].toSymInt(), data["tile_batches"].toSymInt()));
     if (!call.colptr.has_value()) {
       std::tie(call.colptr, call.row, call.perm) = dispatch_csr_to_csc(call.rowptr, call.col, call.value().sym_size(0));
     }

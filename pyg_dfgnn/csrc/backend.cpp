@@ -48,7 +48,8 @@ struct Cuda {
   static Attention with_tiles(Attention a, Method method, Pass pass) {
     if (method != Method::tile) return a;
     a.tiles = a.tiles.defined() ? a.tiles.to(at::kInt) : std::get<0>(find_tiles_cuda(a.rowptr, a.col));
-    if (a.tiles.numel() != cuda::tile::size_with_masks(a.num_dst())) {
+    if (!cuda::tile::parts_of(a.tiles.numel(), a.num_dst()).masks) {
+      a.tiles = a.tiles.narrow(0, 0, cuda::tile::boundaries_of(a.num_dst()));
       const bool is_backward = pass == Pass::backward;
       const at::Tensor none;
       a.tiles = with_masks_cuda(a.tiles, a.rowptr, a.col, is_backward ? a.colptr : none, is_backward ? a.row : none);

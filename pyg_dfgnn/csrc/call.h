@@ -28,13 +28,14 @@ struct Route {
   std::string method = "auto";
   c10::SymInt max_degree = -1, tile_blocks = -1;  // -1: unknown
   OptTensor tiles;
+  c10::SymInt tile_nodes = -1, tile_batches = -1;
 };
 
 inline Route make_route() { return {}; }
-inline Route make_route(const OptTensor& tiles) { return {"tile", -1, -1, tiles}; }
+inline Route make_route(const OptTensor& tiles) { return {"tile", -1, -1, tiles, -1, -1}; }
 inline Route make_route(std::string_view method, c10::SymInt max_degree, const OptTensor& tiles,
-                        c10::SymInt tile_blocks) {
-  return {std::string(method), max_degree, tile_blocks, tiles};
+                        c10::SymInt tile_blocks, c10::SymInt tile_nodes, c10::SymInt tile_batches) {
+  return {std::string(method), max_degree, tile_blocks, tiles, tile_nodes, tile_batches};
 }
 
 struct Call {
@@ -143,7 +144,8 @@ struct EntryOf : Entry<Stage, op> {};
 template <class Stage>
 struct EntryOf<Stage, Op::tile> : Entry<Stage, Op::tile, O> {};
 template <class Stage>
-struct EntryOf<Stage, Op::attention> : Entry<Stage, Op::attention, std::string_view, c10::SymInt, O, c10::SymInt> {};
+struct EntryOf<Stage, Op::attention>
+    : Entry<Stage, Op::attention, std::string_view, c10::SymInt, O, c10::SymInt, c10::SymInt, c10::SymInt> {};
 
 template <class Stage, Op op>
 void register_forward_as(torch::Library& m, const std::string& name) {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "../../cuda/tile_geometry.h"
+#include "../../cuda/resident_geometry.h"
 
 namespace dfgnn {
 namespace {
@@ -21,13 +21,28 @@ bool log_enabled() {
 }
 
 void log_choice(Method method, const std::string& why) {
-  const char* name = method == Method::smmf ? "smmf" : method == Method::pmf ? "pmf" : "tile";
+  const char* name = method == Method::smmf   ? "smmf"
+                     : method == Method::pmf  ? "pmf"
+                     : method == Method::tile ? "tile"
+                                              : "resident";
   std::fprintf(stderr, "dfgnn: method=%s: %s\n", name, why.c_str());
 }
 
 bool tile_can_run(const Attention& attention) {
   return attention.score != Score::additive_v2 && attention.num_dst() == attention.num_src() &&
          cuda::tile::takes_heads(attention.value.element_size(), attention.head_dim());
+}
+
+// Tiles that are listed, of a size that is known and fits in shared memory (of all but small GPUs, where smmf runs).
+bool resident_can_run(const Attention& attention, Pass pass) {
+  if (attention.tile_nodes < 0 || attention.tile_batches < 0) return false;
+  const int64_t nodes = attention.tile_nodes, batches = attention.tile_batches;
+  const auto bytes = pass == Pass::forward ? cuda::resident::forward_bytes(nodes, batches, attention.max_degree)
+                                           : cuda::resident::backward_bytes(nodes, batches);
+  return attention.score == Score::dot && attention.tiles.defined() && attention.num_dst() == attention.num_src() &&
+         cuda::tile::parts_of(attention.tiles.numel(), attention.num_dst()).list &&
+         cuda::tile::resident_takes_heads(attention.value.element_size(), attention.heads(), attention.head_dim()) &&
+         bytes <= cuda::resident::bytes_of_block(1);
 }
 
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
@@ -83,7 +98,8 @@ constexpr TileCosts kTileCosts[2][2] = {
     {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 2.0}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.5}},     // 16 bits
 };
 
-bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
+// times: how much cheaper.
+bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, double times = 1) {
   const auto& costs = kTileCosts[attention.value.element_size() == 2][pass == Pass::backward];
   const auto& cost = attention.score == Score::dot      ? costs.dot
                      : attention.score == Score::cosine ? costs.cosine
@@ -91,7 +107,20 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
   const double padding = attention.head_dim() <= kHalfOfTile ? kPaddedHead : 1;
   const double block = cost.block * (has_narrow_heads(attention) ? costs.narrow : padding);
-  return block * static_cast<double>(blocks) < edges + cost.node * nodes;
+  return times * block * static_cast<double>(blocks) < edges + cost.node * nodes;
+}
+
+// From times on batches of 64 to 1024 graphs of nearest neighbours (H200, one head of 128): how many times cheaper than
+// smmf tile has to be to be taken, and how many tiles and heads it takes for resident to be worth it, as a block works
+// on a tile from the beginning to the end, however many multiprocessors are idle.
+bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
+  constexpr double kTimesCheaper[2][2] = {{1.1, 1.1}, {1.5, 2.2}};  // float32, 16 bits: forward, backward
+  constexpr int64_t kTiles[2][2] = {{400, 160}, {400, 400}};
+  const bool is_half = attention.value.element_size() == 2, is_backward = pass == Pass::backward;
+  if (!resident_can_run(attention, pass)) return false;
+  if (attention.num_dst() * attention.heads() < kTiles[is_half][is_backward] * attention.tile_nodes) return false;
+  return blocks < 0 || !tile_can_run(attention) ||
+         !tile_is_cheaper(attention, blocks, pass, kTimesCheaper[is_half][is_backward]);
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
@@ -119,6 +148,9 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
     if (log_enabled()) log_choice(method, c10::str(words...));
     return method;
   };
+  if (resident_is_cheaper(attention, blocks, pass)) {
+    return log(Method::resident, attention.tile_nodes, " nodes a tile, ", attention.num_edges(), " edges");
+  }
   if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention) && tile_is_cheaper(attention, blocks, pass)) {
     return log(Method::tile, blocks, " blocks of nodes for ", attention.num_edges(), " edges");
   }
@@ -140,7 +172,8 @@ Method choose_method(const Call& call, const Attention& attention, Pass pass) {
   if (method == "smmf") return Method::smmf;
   if (method == "pmf") return Method::pmf;
   if (method == "tile") return tile_can_run(attention) ? Method::tile : Method::smmf;
-  TORCH_CHECK(method == "auto", "method: expected 'auto', 'smmf', 'pmf' or 'tile', got '", method, "'");
+  if (method == "resident") return resident_can_run(attention, pass) ? Method::resident : Method::smmf;
+  TORCH_CHECK(method == "auto", "method: expected 'auto', 'smmf', 'pmf', 'tile' or 'resident', got '", method, "'");
   return choose_automatically(call, attention, pass);
 }
 

@@ -95,12 +95,14 @@ Attention make_attention(const Call& call) {
     attention.perm = call.perm->contiguous();
   }
   attention.max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
+  attention.tile_nodes = call.route.tile_nodes.guard_int(__FILE__, __LINE__);
+  attention.tile_batches = call.route.tile_batches.guard_int(__FILE__, __LINE__);
   if (call.route.tiles.has_value()) {
     const auto& tiles = *call.route.tiles;
     check_index(tiles, "tiles", tiles, device);
-    const auto expected = cuda::tile::boundaries_of(num_dst), with_masks = cuda::tile::size_with_masks(num_dst);
-    TORCH_CHECK(tiles.numel() == expected || tiles.numel() == with_masks, "tiles: expected the ", expected,
-                " entries of find_tiles for ", num_dst, " nodes, or ", with_masks, " of with_masks, got ",
+    TORCH_CHECK(cuda::tile::parts_of(tiles.numel(), num_dst).is_valid, "tiles: expected the ",
+                cuda::tile::boundaries_of(num_dst), " entries of find_tiles for ", num_dst, " nodes, or ",
+                cuda::tile::size_with_masks(num_dst), " of with_masks, perhaps with the list of tiles behind, got ",
                 tiles.numel());
     attention.tiles = tiles.contiguous();
   }

@@ -32,7 +32,8 @@ constexpr const char* kBackwardName = op == Op::smmf   ? "dfgnn::smmf_bwd"
 template <Op op, class Handle, class... Args>
 auto call_with_route(const Call& call, const Handle& handle, const Args&... args) {
   if constexpr (op == Op::attention) {
-    return handle.call(args..., call.route.method, call.route.max_degree, call.route.tiles, call.route.tile_blocks);
+    return handle.call(args..., call.route.method, call.route.max_degree, call.route.tiles, call.route.tile_blocks,
+                       call.route.tile_nodes, call.route.tile_batches);
   } else if constexpr (op == Op::tile) {
     return handle.call(args..., call.route.tiles);
   } else {

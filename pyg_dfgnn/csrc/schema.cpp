@@ -64,7 +64,8 @@ TORCH_LIBRARY(dfgnn, m) {
   define_family(m, "pmf_fwd", "pmf_bwd", "");
   define_family(m, "tile_fwd", "tile_bwd", ", Tensor? tiles=None");
   define_family(m, "attention", "attention_bwd",
-                ", str method=\"auto\", SymInt max_degree=-1, Tensor? tiles=None, SymInt tile_blocks=-1");
+                ", str method=\"auto\", SymInt max_degree=-1, Tensor? tiles=None, SymInt tile_blocks=-1, "
+                "SymInt tile_nodes=-1, SymInt tile_batches=-1");
   m.def(
       "coo_to_csr(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False) -> "
       "(Tensor rowptr, Tensor col, Tensor eid, Tensor stats)");

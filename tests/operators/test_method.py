@@ -190,3 +190,29 @@ def test_tiles_that_are_not_taken(log, score, dtype, other):
 
 def test_tiles_that_are_not_given(log):
     assert log(3, "float32", "dot", "auto", tile_blocks=0).startswith("dfgnn: method=smmf: ")
+
+
+# A tile of one node as often as the list says, behind the boundaries that find_tiles gives.
+LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches": 1}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other", "expected"),
+    [
+        ("float32", {}, "smmf"),  # not tiles and heads enough
+        ("float32", {"heads": 400}, "resident"),
+        ("float32", {"heads": 160, "backward": True}, "resident"),
+        ("float16", {"heads": 160, "backward": True, "head_dim": 64}, "smmf"),
+        ("float16", {"heads": 400, "backward": True, "head_dim": 64}, "resident"),
+        ("float64", {"heads": 400}, "smmf"),
+        ("float32", {"heads": 400, "head_dim": 40}, "smmf"),  # no whole chunks of features
+        ("float32", {"heads": 400, "tile_blocks": 0}, "tile"),  # of no cost
+        ("float32", {"heads": 400, "tile_nodes": -1}, "smmf"),
+        ("float32", {"heads": 400, "tile_batches": 1 << 40}, "smmf"),  # no shared memory for it
+        ("float32", {"heads": 400, "tiles": [0, 1]}, "smmf"),  # no list
+    ],
+)
+def test_list_of_tiles(log, dtype, other, expected):
+    arguments = {"head_dim": 32, **LIST, "tile_blocks": 1 << 20} | other
+    found = log(3, dtype, "dot", "auto", **arguments)
+    assert found.startswith(f"dfgnn: method={expected}: ")

@@ -42,9 +42,10 @@ Attention align(Attention a) {
 cuda::Attention operands_of(const Attention& a) {
   check_sizes(a.num_dst(), a.num_src(), a.heads(), a.head_dim());
   const auto* tiles = static_cast<const int*>(data_of(a.tiles));
-  const bool has_masks = a.tiles.defined() && a.tiles.scalar_type() == at::kInt &&
-                         a.tiles.numel() == cuda::tile::size_with_masks(a.num_dst());
-  const auto* masks = has_masks ? tiles + cuda::tile::masks_begin(a.num_dst()) : nullptr;
+  const auto size = a.tiles.defined() && a.tiles.scalar_type() == at::kInt ? a.tiles.numel() : 0;
+  const auto parts = cuda::tile::parts_of(size, a.num_dst());
+  const auto* masks = parts.masks ? tiles + cuda::tile::masks_begin(a.num_dst()) : nullptr;
+  const auto* list = parts.list ? tiles + size - cuda::tile::size_of_list(a.num_dst()) : nullptr;
   return {type_of(a.value),
           score_of(a.score),
           a.num_dst(),
@@ -72,8 +73,11 @@ cuda::Attention operands_of(const Attention& a) {
           index_of(a.tiles),
           cuda::tile::boundaries_of(a.num_dst()) - 1,
           masks,
-          has_masks ? masks + a.num_dst() * cuda::tile::kMaskWords : nullptr,
-          a.max_degree};
+          masks ? masks + a.num_dst() * cuda::tile::kMaskWords : nullptr,
+          a.max_degree,
+          {list, false},
+          a.tile_nodes,
+          a.tile_batches};
 }
 
 // Device memory for a kernel.
@@ -105,6 +109,8 @@ ForwardResult forward_cuda(Attention given, Method method) {
     C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace, stream));
   } else if (method == Method::tile) {
     C10_CUDA_CHECK(cuda::tile_fwd(operands, outputs, stream));
+  } else if (method == Method::resident && cuda::resident_fwd_fits(operands)) {
+    C10_CUDA_CHECK(cuda::resident_fwd(operands, outputs, stream));
   } else {
     const Workspace workspace(cuda::smmf_fwd_workspace(operands), options);
     C10_CUDA_CHECK(cuda::smmf_fwd(operands, outputs, workspace, stream));
@@ -139,6 +145,8 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const auto operands = operands_of(a);
   if (method == Method::tile && cuda::tile_bwd_fits(operands)) {
     C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
+  } else if (method == Method::resident && cuda::resident_bwd_fits(operands)) {
+    C10_CUDA_CHECK(cuda::resident_bwd(operands, pointers, stream));
   } else if (method != Method::pmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
     const Workspace workspace(cuda::smmf_bwd_workspace(operands), a.value.options());
     C10_CUDA_CHECK(cuda::smmf_bwd(operands, pointers, workspace, stream));

@@ -1,0 +1,53 @@
+// What the resident kernels take of shared memory, as plain numbers: what chooses between methods reads them too.
+#pragma once
+
+#include <cstdint>
+
+#include "tile_geometry.h"
+
+#ifdef __CUDACC__
+#define DFGNN_EVERYWHERE __host__ __device__
+#else
+#define DFGNN_EVERYWHERE
+#endif
+
+namespace dfgnn::cuda::resident {
+
+constexpr int kLanes = 4, kGroups = 8;           // of a row, of a warp
+constexpr int kBatch = 4;                        // edges of a row at a time, one a lane where it is a number each
+constexpr int kRowBytes = tile::kChunkBytes;     // of a node's part of a chunk
+constexpr int kMultiprocessorBytes = 228 << 10;  // of shared memory
+constexpr int kReservedBytes = 1024 + 256;       // of a block: by the system, and not dynamic
+
+// Of a block where a multiprocessor has so many.
+constexpr int64_t bytes_of_block(int blocks) {
+  return (kMultiprocessorBytes / blocks - kReservedBytes) / kRowBytes * kRowBytes;
+}
+
+DFGNN_EVERYWHERE constexpr int64_t slots_of_nodes(int64_t nodes) { return (nodes + kGroups - 1) / kGroups * kGroups; }
+
+// A chunk of so many nodes, and zeros behind it; what the slices of nodes take, and 4 bytes an edge of batches.
+DFGNN_EVERYWHERE constexpr int64_t chunk_bytes_of(int64_t nodes) { return (nodes + 1) * kRowBytes; }
+DFGNN_EVERYWHERE constexpr int64_t row_bytes_of(int64_t nodes) {
+  const int64_t shorts = nodes + 1 + slots_of_nodes(nodes) + slots_of_nodes(nodes) / kGroups + 1;
+  return (2 * shorts + 15) / 16 * 16;
+}
+DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batches * (kGroups * kBatch * 4); }
+
+// All that a tile takes in a pass. Where the longest row is known, to have so many edges, rows' batches may be fewer.
+constexpr int64_t kTooMany = 1 << 14;
+constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degree) {
+  if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
+  const int64_t at_most = slots_of_nodes(nodes) / kGroups * ((max_degree + kBatch - 1) / kBatch);
+  if (max_degree >= 0 && at_most < batches) batches = at_most;
+  return chunk_bytes_of(nodes) + row_bytes_of(nodes) + 2 * edge_bytes_of(batches);
+}
+constexpr int64_t backward_bytes(int64_t nodes, int64_t batches) {
+  if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
+  const int64_t chunk = chunk_bytes_of(nodes), edges = edge_bytes_of(batches);
+  return (chunk > 2 * edges ? chunk : 2 * edges) + 3 * edges + 2 * row_bytes_of(nodes) + (2 * nodes + 15) / 16 * 16;
+}
+
+}  // namespace dfgnn::cuda::resident
+
+#undef DFGNN_EVERYWHERE
