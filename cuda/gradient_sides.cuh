@@ -270,7 +270,7 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
     const A lse = kRows ? own_lse : a.at(g.lse, a.scalar(safe_node, h));
     const A delta = kRows ? own_delta : a.at(g.delta, a.scalar(safe_node, h));
     const bool is_entry = lane < count && (kRows || lane_node != kNoNode);
-    A dot = A(0), dp = A(0), p = A(0);
+    A dp = A(0), p = A(0);
     Logit<A> s{};
     if constexpr (!kDot) {
       s = logit<score>(a, A(0), kRows ? n : safe_node, kRows ? lane_node : n, position, h);
@@ -330,9 +330,8 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
 
 // Short rows, one a group of lanes.
 template <Side side, Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (score == Score::additive && sizeof(typename S::A) == 4
-                                                           ? 20
-                                                           : warps_per_multiprocessor<side, score, S>()))
+__global__ void __launch_bounds__(RowUnits::kThreads,
+                                  (score == Score::additive ? 20 : warps_per_multiprocessor<side, score, S>()))
     gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                               RowUnits units, typename S::A*, Pair<typename S::A>*) {
   const Pass<side> pass{a, g};
