@@ -43,7 +43,7 @@ class LaneFeatures {
   float x_[kCount] = {};
 };
 
-// <grad_out_i, out_i> - grad_lse_i, made again: nobody knows whether it has been stored yet.
+// <grad_out_i, out_i> - grad_lse_i, made again where nobody knows whether it has been stored yet.
 template <class T, int kFeatures>
 __device__ __forceinline__ float delta_of(const Typed<T>& a, const Gradients& g,
                                           const LaneFeatures<T, kFeatures>& grad_out, int i, int h) {
@@ -75,8 +75,8 @@ __device__ __noinline__ void forward_row(const Typed<T>& a, const Outputs& outpu
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
 }
 
-// Backward, row i.
-template <Score score, int kFeatures, class T>
+// Backward, row i. kHasDelta: delta is stored.
+template <Score score, int kFeatures, bool kHasDelta, class T>
 __device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g, int i, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
@@ -85,7 +85,8 @@ __device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g,
   float grad_scalar = 0;
   const Dropout dropout(a);
   const float lse = a.at(g.lse, a.scalar(i, h));
-  const float delta = delta_of(a, g, grad_out, i, h);
+  const float delta = kHasDelta ? static_cast<const float*>(g.delta)[a.scalar(i, h)]  // perhaps by this kernel
+                                : delta_of(a, g, grad_out, i, h);
   const Range edges = row_range(a.rowptr, i, a.num_edges);
   for (int64_t e = edges.begin; e < edges.end; ++e) {
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
@@ -106,8 +107,8 @@ __device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g,
   }
 }
 
-// Backward, column j.
-template <Score score, int kFeatures, class T>
+// Backward, column j. kHasDelta: as above, by a kernel before.
+template <Score score, int kFeatures, bool kHasDelta, class T>
 __device__ __noinline__ void backward_column(const Typed<T>& a, const Gradients& g, int j, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
@@ -122,7 +123,8 @@ __device__ __noinline__ void backward_column(const Typed<T>& a, const Gradients&
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
     const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
-                                        delta_of(a, g, grad_out, i, h), dropout.factor(e, h), i, j, e, h);
+                                        kHasDelta ? a.at(g.delta, a.scalar(i, h)) : delta_of(a, g, grad_out, i, h),
+                                        dropout.factor(e, h), i, j, e, h);
     grad_scalar += d.operand;
     grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);
     grad_value.fade_and_add(1, d.weight, grad_out);

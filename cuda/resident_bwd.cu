@@ -22,9 +22,7 @@ struct Layout {
   int nodes;
 
   __device__ __forceinline__ int64_t row_bytes() const { return row_bytes_of(nodes); }
-  __device__ __forceinline__ int64_t nodes_begin() const {
-    return bytes - 2 * row_bytes() - (2 * nodes + 15) / 16 * 16;
-  }
+  __device__ __forceinline__ int64_t nodes_begin() const { return bytes - 2 * row_bytes() - place_bytes_of(nodes); }
   __device__ __forceinline__ unsigned char* rows() const { return memory + bytes - 2 * row_bytes(); }
   __device__ __forceinline__ unsigned char* columns() const { return memory + bytes - row_bytes(); }
   __device__ __forceinline__ uint16_t* places() const { return reinterpret_cast<uint16_t*>(memory + nodes_begin()); }
@@ -180,8 +178,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   for_tiles<S>(
       a, [&](const Tile& tile) { return backward_tile<S>(a, g, tile, h, memory, bytes); },
       [&](int n) {
-        edge_by_edge::backward_row<Score::dot, kMostResidentFeatures>(a, g, n, h);
-        edge_by_edge::backward_column<Score::dot, kMostResidentFeatures>(a, g, n, h);
+        edge_by_edge::backward_row<Score::dot, kMostFeatures, false>(a, g, n, h);
+        edge_by_edge::backward_column<Score::dot, kMostFeatures, false>(a, g, n, h);
       });
 }
 

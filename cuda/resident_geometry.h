@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "tile_geometry.h"
-
 #ifdef __CUDACC__
 #define DFGNN_EVERYWHERE __host__ __device__
 #else
@@ -15,23 +13,32 @@ namespace dfgnn::cuda::resident {
 
 constexpr int kLanes = 4, kGroups = 8;           // of a row, of a warp
 constexpr int kBatch = 4;                        // edges of a row at a time, one a lane where it is a number each
-constexpr int kRowBytes = tile::kChunkBytes;     // of a node's part of a chunk
+constexpr int kRowBytes = 128;                   // of a node's part of a chunk
+constexpr int kMostFeatures = 256;               // of a head
 constexpr int kMultiprocessorBytes = 228 << 10;  // of shared memory
-constexpr int kReservedBytes = 1024 + 256;       // of a block: by the system, and not dynamic
+constexpr int kStaticBytes = 256;                // of a block, at the most; beside them the system takes 1 KiB
 
-// Of a block where a multiprocessor has so many.
+// Whether heads of that size have kernels: whole chunks of features, and all of a node's offsets in a tile fit 32 bits.
+constexpr bool takes_heads(int64_t number_bytes, int64_t heads, int64_t head_dim) {
+  return number_bytes <= 4 && head_dim <= kMostFeatures && head_dim * number_bytes % kRowBytes == 0 &&
+         heads * head_dim * number_bytes <= 1 << 20;
+}
+
+// Of a block's dynamic shared memory where a multiprocessor has so many.
 constexpr int64_t bytes_of_block(int blocks) {
-  return (kMultiprocessorBytes / blocks - kReservedBytes) / kRowBytes * kRowBytes;
+  return (kMultiprocessorBytes / blocks - 1024 - kStaticBytes) / kRowBytes * kRowBytes;
 }
 
 DFGNN_EVERYWHERE constexpr int64_t slots_of_nodes(int64_t nodes) { return (nodes + kGroups - 1) / kGroups * kGroups; }
 
-// A chunk of so many nodes, and zeros behind it; what the slices of nodes take, and 4 bytes an edge of batches.
+// A chunk of so many nodes, and zeros behind it; what the slices of nodes take, places of nodes, and 4
+// bytes an edge of batches.
 DFGNN_EVERYWHERE constexpr int64_t chunk_bytes_of(int64_t nodes) { return (nodes + 1) * kRowBytes; }
 DFGNN_EVERYWHERE constexpr int64_t row_bytes_of(int64_t nodes) {
   const int64_t shorts = nodes + 1 + slots_of_nodes(nodes) + slots_of_nodes(nodes) / kGroups + 1;
   return (2 * shorts + 15) / 16 * 16;
 }
+DFGNN_EVERYWHERE constexpr int place_bytes_of(int nodes) { return (2 * nodes + 15) / 16 * 16; }
 DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batches * (kGroups * kBatch * 4); }
 
 // All that a tile takes in a pass. Where the longest row is known, to have so many edges, rows' batches may be fewer.
@@ -45,7 +52,8 @@ constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degr
 constexpr int64_t backward_bytes(int64_t nodes, int64_t batches) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
   const int64_t chunk = chunk_bytes_of(nodes), edges = edge_bytes_of(batches);
-  return (chunk > 2 * edges ? chunk : 2 * edges) + 3 * edges + 2 * row_bytes_of(nodes) + (2 * nodes + 15) / 16 * 16;
+  return (chunk > 2 * edges ? chunk : 2 * edges) + 3 * edges + 2 * row_bytes_of(nodes) +
+         place_bytes_of(static_cast<int>(nodes));
 }
 
 }  // namespace dfgnn::cuda::resident

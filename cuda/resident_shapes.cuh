@@ -1,14 +1,13 @@
 // From run-time types and sizes to the kernels of resident.cuh.
 #pragma once
 
+#include "device.h"
 #include "edge_by_edge.cuh"
 #include "resident.cuh"
 
 namespace dfgnn::cuda::resident {
 
 enum class Pass { forward, backward };
-
-using tile::kMostResidentFeatures;
 
 // Calls visit(tile) for the block's tiles; then, for those that it returned false of, by_edges(node) for each node, a
 // warp a node. After all others, so that nothing has to be kept over the calls in there.
@@ -63,7 +62,7 @@ template <class Launch>
 cudaError_t for_resident_shape(const Attention& a, Pass pass, const Launch& launch) {
   const int number_bytes = a.type == Type::f64 ? 8 : a.type == Type::f32 ? 4 : 2;
   const bool has_kernel =
-      a.score == Score::dot && a.num_dst == a.num_src && tile::resident_takes_heads(number_bytes, a.heads, a.head_dim);
+      a.score == Score::dot && a.num_dst == a.num_src && takes_heads(number_bytes, a.heads, a.head_dim);
   if (!has_kernel || !a.tile_list.data || a.tile_nodes < 0 || a.tile_batches < 0) return cudaErrorNotSupported;
   switch (a.type) {
     case Type::f32:
@@ -77,11 +76,10 @@ cudaError_t for_resident_shape(const Attention& a, Pass pass, const Launch& laun
 
 // Whether the device has shared memory enough.
 inline bool fits_device(const Attention& a, Pass pass) {
-  int device = 0, limit = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
+  int limit = 0;
+  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess &&
          for_resident_shape(a, pass, [&]<class S>() {
-           return bytes_of_block(S::kBlocks) + 256 <= limit ? cudaSuccess : cudaErrorNotSupported;
+           return bytes_of_block(S::kBlocks) + kStaticBytes <= limit ? cudaSuccess : cudaErrorNotSupported;
          }) == cudaSuccess;
 }
 
@@ -90,11 +88,8 @@ template <class S, class Kernel, class... Arguments>
 cudaError_t launch_resident(Kernel kernel, const Attention& a, cudaStream_t stream, const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
   constexpr int kBytes = static_cast<int>(bytes_of_block(S::kBlocks));
-  int device = 0, multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
+  int multiprocessors = 0;
+  cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   }

@@ -7,6 +7,7 @@
 // holds parts of two such rows at most: one that began before (slot 2 s) and one that begins in it (slot 2 s + 1).
 #pragma once
 
+#include "device.h"
 #include "find_row.cuh"
 #include "logit.cuh"
 
@@ -92,11 +93,8 @@ template <class Kernel, class Launch>
 cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned head_blocks, unsigned* counters,
                          cudaStream_t stream, Kernel* kernel, Kernel* exact, const Launch& launch) {
   constexpr int64_t kBlocksPerMultiprocessor = 32;
-  int device = 0, multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
+  int multiprocessors = 0;
+  cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
   const auto resident = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
   const bool take = units.count > resident && RowUnits::are_long(num_rows, a.num_edges);
   if (error == cudaSuccess && (take || exact)) {

@@ -1,6 +1,7 @@
 // Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes delta and
 // the gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every
 // result once.
+#include "device.h"
 #include "edge_by_edge.cuh"
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
@@ -182,7 +183,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     }
     others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_row<score, S::kFeatures>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_row<score, S::kFeatures, true>(a, g, n, h); });
 }
 
 template <Score score, class S, bool kPositions>
@@ -266,7 +267,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     }
     others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_column<score, S::kFeatures>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_column<score, S::kFeatures, true>(a, g, n, h); });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
@@ -306,9 +307,8 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
 }  // namespace
 
 bool tile_bwd_fits(const Attention& a) {
-  int device = 0, limit = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
+  int limit = 0;
+  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess &&
          for_tile_shape(a, [&]<Score score, class S>() {
            return kStagesBytes<score, S> + static_cast<int>(sizeof(WindowMasks)) <= limit ? cudaSuccess
                                                                                           : cudaErrorNotSupported;

@@ -44,14 +44,6 @@ constexpr I size_with_masks(const I& nodes) {
   return masks_begin(nodes) + nodes * (2 * kMaskWords);
 }
 
-// Whether heads of that size have resident kernels: whole chunks of features, of which all of a node's offsets in a
-// tile fit 32 bits.
-constexpr int kChunkBytes = 128, kMostResidentFeatures = 256;
-constexpr bool resident_takes_heads(int64_t number_bytes, int64_t heads, int64_t head_dim) {
-  return number_bytes <= 4 && head_dim <= kMostResidentFeatures && head_dim * number_bytes % kChunkBytes == 0 &&
-         heads * head_dim * number_bytes <= 1 << 20;
-}
-
 // Behind that, or behind boundaries alone, the same boundaries each once, and then the number of nodes: the list of
 // tiles that the resident kernels read.
 template <class I>

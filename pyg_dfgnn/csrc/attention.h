@@ -41,8 +41,8 @@ struct Attention {
   at::Tensor seed;                  // int64 [1] on the operands' device; defined where dropout_p > 0
   at::Tensor tiles;                 // where the caller gave them, alone or with masks (graph.cpp) or their list
   int64_t max_degree = -1;          // edges of the longest row, where the caller gave it
-  int64_t tile_nodes = -1,
-          tile_batches = -1;  // the most of a tile, for the resident method, where the caller gave them
+  int64_t tile_nodes = -1;          // the most of a tile, for the resident method, where the caller gave them,
+  int64_t tile_batches = -1;        // and the most batches of edges
 
   int64_t num_dst() const { return rowptr.numel() - 1; }
   int64_t num_src() const { return value.size(0); }

@@ -32,7 +32,7 @@ struct Route {
 };
 
 inline Route make_route() { return {}; }
-inline Route make_route(const OptTensor& tiles) { return {"tile", -1, -1, tiles, -1, -1}; }
+inline Route make_route(const OptTensor& tiles) { return {"tile", -1, -1, tiles}; }
 inline Route make_route(std::string_view method, c10::SymInt max_degree, const OptTensor& tiles,
                         c10::SymInt tile_blocks, c10::SymInt tile_nodes, c10::SymInt tile_batches) {
   return {std::string(method), max_degree, tile_blocks, tiles, tile_nodes, tile_batches};

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "../../cuda/resident_geometry.h"
+#include "../../cuda/tile_geometry.h"
 
 namespace dfgnn {
 namespace {
@@ -41,7 +42,7 @@ bool resident_can_run(const Attention& attention, Pass pass) {
                                            : cuda::resident::backward_bytes(nodes, batches);
   return attention.score == Score::dot && attention.tiles.defined() && attention.num_dst() == attention.num_src() &&
          cuda::tile::parts_of(attention.tiles.numel(), attention.num_dst()).list &&
-         cuda::tile::resident_takes_heads(attention.value.element_size(), attention.heads(), attention.head_dim()) &&
+         cuda::resident::takes_heads(attention.value.element_size(), attention.heads(), attention.head_dim()) &&
          bytes <= cuda::resident::bytes_of_block(1);
 }
 
