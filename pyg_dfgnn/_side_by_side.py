@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .graph import Graph, may_be_sparse, only_with_masks, with_list
+from .graph import Graph, may_be_sparse, with_list, with_masks
 
 TILE_STRIDE = 64
 
@@ -43,7 +43,7 @@ class SideBySide:
                 rowptr, col, eid, colptr, row, perm, self.num_nodes, self.num_nodes, -1, self_loops,
                 tiles, self.tile_blocks,
             )  # fmt: skip
-            graph = only_with_masks(graph)
+            graph = with_masks(graph)
             if tiles.is_cuda and may_be_sparse(graph):
                 graph = self._with_list(graph)
             self.graphs[self_loops] = graph

@@ -183,7 +183,7 @@ def _convert(
             return _convert_sparse_tensor(edge_index, num_src, num_dst)
         if is_csr(edge_index):
             rowptr, col = edge_index.crow_indices(), edge_index.col_indices()
-            return _convert_csr(rowptr, col, num_src, num_dst)
+            return convert_csr(rowptr, col, num_src, num_dst)
     src, dst = endpoints(edge_index, flow)
     with_tiles = src.is_cuda and num_src == num_dst
     rowptr, col, eid, colptr, row, perm, tiles, stats = torch.ops.dfgnn.compress(
@@ -201,11 +201,7 @@ def _with_tiles(g: Graph, stats: Tensor) -> tuple[Graph, Tensor]:
     if not g.rowptr.is_cuda or g.num_src != g.num_dst:
         return g, torch.cat([stats, stats.new_full([1], -1)])
     tiles, blocks = torch.ops.dfgnn.find_tiles(g.rowptr, g.col)
-    graph = Graph(
-        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, g.num_dst, g.num_src, g.max_degree,
-        g.self_loops, tiles,
-    )  # fmt: skip
-    return graph, torch.cat([stats, blocks])
+    return _with_tiles_of(g, tiles, -1, -1), torch.cat([stats, blocks])
 
 
 def endpoints(edge_index: Union[Tensor, SparseTensor], flow: str) -> tuple[Tensor, Tensor]:
@@ -229,11 +225,11 @@ def _convert_sparse_tensor(adj_t: SparseTensor, num_src: int, num_dst: int) -> t
     if storage.has_csr2csc():
         order = storage.csr2csc()
         csc = storage.colptr(), storage.row()[order], order
-        return _convert_csr(storage.rowptr(), storage.col(), num_src, num_dst, csc)
-    return _convert_csr(storage.rowptr(), storage.col(), num_src, num_dst)
+        return convert_csr(storage.rowptr(), storage.col(), num_src, num_dst, csc)
+    return convert_csr(storage.rowptr(), storage.col(), num_src, num_dst)
 
 
-def _convert_csr(
+def convert_csr(
     rowptr: Tensor,
     col: Tensor,
     num_src: int,
@@ -265,12 +261,7 @@ def _build_checked(
     flow: str,
 ) -> Graph:
     """The graph with its numbers, after the device has said that all nodes are in range."""
-    g, stats = _convert(edge_index, num_src, num_dst, self_loops, flow)
-    tiles = g.tiles
-    if tiles is not None and tiles.is_cuda and num_dst > 0:
-        stats = torch.cat([stats, tiles.diff().max().view(1)])
-    on_host = torch.nn.functional.pad(stats.cpu(), [0, 1], value=-1.0)
-    max_degree, num_bad, tile_blocks = int(on_host[0]), int(on_host[1]), int(on_host[2])
+    g, num_bad = with_numbers(*_convert(edge_index, num_src, num_dst, self_loops, flow))
     if num_bad > 0:
         src, dst = endpoints(edge_index, flow)
         raise IndexError(
@@ -278,35 +269,44 @@ def _build_checked(
             f"[{int(src.min())}, {int(src.max())}], expected [0, {num_src}), and destinations in "
             f"[{int(dst.min())}, {int(dst.max())}], expected [0, {num_dst})"
         )
-    return with_masks(Graph(
-        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, num_dst, num_src, max_degree, self_loops,
-        g.tiles, tile_blocks, int(on_host[3]),
-    ))  # fmt: skip
+    return with_tile_data(g)
 
 
-def with_masks(g: Graph) -> Graph:
-    """The graph, on CUDA with masks where method "auto" may choose "tile", and with the list of
-    tiles where it may choose "resident", for which it waits for the device once more.
-    Scriptable."""
-    too_large = g.tile_nodes > 1700
-    g = only_with_masks(g)
+def with_numbers(g: Graph, stats: Tensor) -> tuple[Graph, int]:
+    """The graph with what only the device knows of it, for which this waits, and how many bad edges
+    it has. Scriptable."""
+    tiles, largest = g.tiles, stats.new_full([1], -1)
+    if tiles is not None and tiles.is_cuda and tiles.numel() > 1:
+        largest = tiles.diff().max().view(1)
+    found = torch.cat([stats, largest]).cpu()
+    graph = Graph(
+        g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, g.num_dst, g.num_src, int(found[0]),
+        g.self_loops, tiles, int(found[2]), int(found[3]),
+    )  # fmt: skip
+    return graph, int(found[1])
+
+
+def with_tile_data(g: Graph) -> Graph:
+    """The graph with what method "auto" reads of its tiles: masks where it may choose "tile", and
+    their list where it may choose "resident", for which this waits for the device. Scriptable."""
+    tile_nodes = g.tile_nodes
+    g = with_masks(g)
     tiles = g.tiles
-    if tiles is None or not tiles.is_cuda or too_large or not may_be_sparse(g):
+    if tiles is None or tile_nodes < 0 or not _may_fit(tile_nodes) or not may_be_sparse(g):
         return g
-    tiles = tiles[: _boundaries(g)].long()
-    begins, ends = tiles[:-1], tiles[1:]
-    sizes = [(ends - begins).max()]
+    boundaries = tiles[: _boundaries(g)].long()
+    sizes: list[Tensor] = []
     for ptr in (g.rowptr, g.colptr):  # the most batches of a node, and of a tile's nodes
         batches = (ptr.diff() + 3).div(4, rounding_mode="floor")
         until = torch.nn.functional.pad(batches.cumsum(0), [1, 0])
-        sizes += [batches.max(), (until[ends] - until[begins]).max()]
+        sizes += [batches.max(), until[boundaries].diff().max()]
     found = torch.stack(sizes).cpu()
-    longest, all_nodes = max(int(found[1]), int(found[3])), max(int(found[2]), int(found[4]))
+    longest, all_nodes = max(int(found[0]), int(found[2])), max(int(found[1]), int(found[3]))
     # Eight nodes a slice, of as many batches as the longest of them.
-    return with_list(g, int(found[0]), all_nodes // 8 + longest + 1)
+    return with_list(g, tile_nodes, all_nodes // 8 + longest + 1)
 
 
-def only_with_masks(g: Graph) -> Graph:
+def with_masks(g: Graph) -> Graph:
     """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable; waits for
     nothing."""
     tiles = g.tiles
@@ -327,7 +327,7 @@ def with_list(g: Graph, tile_nodes: int, tile_batches: int) -> Graph:
     """The graph with the list of its tiles, whose largest has so many nodes and batches, more or
     less, where it may fit in shared memory. Scriptable; waits for nothing."""
     tiles = g.tiles
-    if tiles is None or tile_nodes > 1700:  # 128 bytes each, and no multiprocessor has more
+    if tiles is None or not _may_fit(tile_nodes):
         return g
     boundaries = tiles[: _boundaries(g)]
     is_tile = boundaries[:-1] < boundaries[1:]
@@ -336,6 +336,11 @@ def with_list(g: Graph, tile_nodes: int, tile_batches: int) -> Graph:
     first = torch.where(is_tile, boundaries[:-1], g.num_dst)
     listed = torch.full_like(boundaries, g.num_dst).scatter_(0, place, first)
     return _with_tiles_of(g, torch.cat([tiles, listed]), tile_nodes, tile_batches)
+
+
+def _may_fit(tile_nodes: int) -> bool:
+    """Whether a multiprocessor's shared memory may have 128 bytes for each."""
+    return tile_nodes <= 1700
 
 
 def _boundaries(g: Graph) -> int:
@@ -362,9 +367,8 @@ def _build_eager(
     if prepared is not None and (num_src, num_dst, flow) == prepared.fits:
         return prepared.graph(self_loops)
     if not self_loops and _compresses_itself(edge_index, num_src, num_dst, flow):
-        graph, stats = _convert_edge_index(edge_index, flow)
-        max_degree, _, tile_blocks = stats.tolist()
-        return with_masks(graph._replace(max_degree=max_degree, tile_blocks=tile_blocks))
+        graph, _ = with_numbers(*_convert_edge_index(edge_index, flow))
+        return with_tile_data(graph)
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)
 
 
@@ -390,4 +394,4 @@ def _convert_edge_index(edge_index: EdgeIndex, flow: str) -> tuple[Graph, Tensor
     if perm is None:  # sorted by source
         perm = torch.empty_like(eid)
         perm[eid] = torch.arange(eid.numel(), dtype=eid.dtype, device=eid.device)
-    return _convert_csr(rowptr, col, num_src, num_dst, (colptr, row, perm), eid)
+    return convert_csr(rowptr, col, num_src, num_dst, (colptr, row, perm), eid)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from ..graph import Graph, with_masks
+from ..graph import Graph, convert_csr, with_numbers, with_tile_data
 
 
 @dataclass
@@ -15,9 +15,7 @@ class Workload:
     """A graph, its edges compressed by destination and by source.
 
     Attributes:
-        rowptr, col: The CSR by destination, int32.
-        csc: ``colptr``, ``row`` and ``perm`` of the same edges by source.
-        graph: What a layer knows of them.
+        graph: What a layer knows of it.
         masks: What method tile reads, see ``find_tiles`` and ``with_masks``, whether "auto" would
             choose it or not.
         ptr: For a batch, where its graphs begin, and the end: int64 ``[graphs + 1]``.
@@ -25,9 +23,6 @@ class Workload:
     """
 
     name: str
-    rowptr: Tensor
-    col: Tensor
-    csc: dict[str, Tensor]
     graph: Graph
     masks: Tensor
     ptr: Tensor | None = None
@@ -35,17 +30,12 @@ class Workload:
 
     @classmethod
     def of_csr(cls, name: str, rowptr: Tensor, col: Tensor, ptr: Tensor | None) -> "Workload":
-        colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, rowptr.numel() - 1)
-        tiles, blocks = torch.ops.dfgnn.find_tiles(rowptr, col)
-        nodes, degree = rowptr.numel() - 1, int(rowptr.diff().max())
-        eid = torch.arange(col.numel(), dtype=col.dtype, device=col.device)
-        graph = with_masks(Graph(
-            rowptr, col, eid, colptr, row, perm, nodes, nodes, degree, False, tiles, int(blocks)
-        ))  # fmt: skip
+        nodes = rowptr.numel() - 1
+        graph, _ = with_numbers(*convert_csr(rowptr, col, nodes, nodes))
+        masks, _ = torch.ops.dfgnn.find_tiles(rowptr, col)
         if rowptr.is_cuda:  # the CPU has no use for them
-            tiles = torch.ops.dfgnn.with_masks(tiles, rowptr, col, colptr, row)
-        csc = {"colptr": colptr, "row": row, "perm": perm}
-        return cls(name, rowptr, col, csc, graph, tiles, ptr)
+            masks = torch.ops.dfgnn.with_masks(masks, rowptr, col, graph.colptr, graph.row)
+        return cls(name, with_tile_data(graph), masks, ptr)
 
     @classmethod
     def of_edges(
@@ -65,6 +55,20 @@ class Workload:
     @property
     def num_edges(self) -> int:
         return self.col.numel()
+
+    @property
+    def rowptr(self) -> Tensor:
+        """Of the CSR by destination, like ``col``."""
+        return self.graph.rowptr
+
+    @property
+    def col(self) -> Tensor:
+        return self.graph.col
+
+    @property
+    def csc(self) -> dict[str, Tensor]:
+        """The same edges by source."""
+        return {name: getattr(self.graph, name) for name in ("colptr", "row", "perm")}
 
     @property
     def max_degree(self) -> int:
