@@ -52,12 +52,13 @@ if(NOT DFGNN_KERNELS_ONLY)
   target_include_directories(dfgnn_torch_cuda SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endif()
 
-# nvcc's flags for TORCH_CUDA_ARCH_LIST, e.g. "8.0;9.0a+PTX" (spaces do as well). The default runs on everything from
-# Ampere on: code for 8.0 serves 8.x, and the PTX of 9.0 is compiled by the driver for what came later.
+# nvcc's flags for TORCH_CUDA_ARCH_LIST, e.g. "8.0;9.0+PTX" (spaces do as well). The default runs on everything from
+# Ampere on: code for 8.0 serves 8.x, and its PTX is compiled by the driver for what came after Hopper. Code for 9.0a is
+# for Hopper alone, and faster there than code for 9.0, where method tile uses tensor cores (cuda/warpgroup.cuh).
 function(dfgnn_arch_flags result)
   set(architectures "$ENV{TORCH_CUDA_ARCH_LIST}")
   if(NOT architectures)
-    set(architectures "8.0;9.0+PTX")
+    set(architectures "8.0+PTX;9.0a")
   endif()
   string(REPLACE " " ";" architectures "${architectures}")
   set(flags "")

@@ -59,6 +59,7 @@ struct Attention {
   // batches of its edges (resident_slices.cuh), more or less.
   Index tile_list;
   int64_t tile_nodes = -1, tile_batches = -1;
+  bool allow_tf32 = false;  // whether products of float32 on tensor cores may have the accuracy of TF32
 };
 
 struct Outputs {
@@ -100,7 +101,7 @@ cudaError_t tile_fwd(const Attention& attention, const Outputs& outputs, cudaStr
 cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 
 // Whether a block of the current device has the shared memory for tile_bwd: float32 heads of more than 64 features need
-// 106 KiB, and there are 99 on compute capability 8.6, 8.9 and 12.0.
+// 107 KiB, and there are 99 on compute capability 8.6, 8.9 and 12.0.
 bool tile_bwd_fits(const Attention& attention);
 
 // Resident: within tiles, matrices pass through shared memory in chunks of features, from which edges gather (num_dst

@@ -6,6 +6,7 @@
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
 #include "tile_masks.cuh"
+#include "tile_products.cuh"
 #include "tile_shapes.cuh"
 
 namespace dfgnn::cuda {
@@ -46,12 +47,12 @@ class OutPieces {
     }
   }
 
-  // <grad_out, out>, the row of grad_out being in shared memory.
-  __device__ __forceinline__ float dot(const unsigned char* grad) const {
+  // <grad_out, out>, grad_out being a row in shared memory.
+  __device__ __forceinline__ float dot(const WindowRows<S>& grads, int row) const {
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const Piece<S> x(grad, piece(k));
+      const Piece<S> x(grads, row, piece(k));
       const T* y = reinterpret_cast<const T*>(&pieces_[k]);
 #pragma unroll
       for (int f = 0; f < kNumbers; ++f) sum += x.x[f] * to_accumulate(y[f]);
@@ -91,9 +92,9 @@ __device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, vo
 
 // Shared memory: windows of one or two matrices, then chunks of as many. Two of each would cost float32 a block.
 template <Score score, class S>
-constexpr int kWindowsBytes = (score == Score::additive ? 1 : 2) * S::kWindowBytes;
+constexpr int kWindowsBytes = (score == Score::additive ? 1 : 2) * WindowRows<S>::kBytes;
 template <Score score, class S>
-constexpr bool kDouble = score == Score::additive || !S::kSplit;
+constexpr bool kDouble = score == Score::additive || !S::kScaled;
 template <Score score, class S>
 using RowChunks = Chunks<S, score != Score::additive, true, kDouble<score, S>>;
 template <Score score, class S>
@@ -106,22 +107,22 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
                                             WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   masks.stage(a.row_masks, w);
-  unsigned char *grads = stages, *queries = grads + S::kWindowBytes;
-  Rows<S>(a, g.grad_out, h).template stage<kWindow>(grads, w.first, w.first + w.count);
-  if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(queries, w.first, w.first + w.count);
+  const WindowRows<S> grads{stages}, queries{stages + WindowRows<S>::kBytes};
+  Rows<S>(a, g.grad_out, h).stage(grads, w.first, w.first + w.count);
+  if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
   RowChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, a.value, h), Rows<S>(a, a.src, h), w);
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
   wait_for_copies();
-  Rows<S>::template split<kWindow>(grads);
-  if (kNeedsDots) Rows<S>::template split<kWindow>(queries);
+  Rows<S>::prepare(grads);
+  if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
   auto [active, mine, others] = masks.read<kPositions>(w);
 
   RowTerms row[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    float delta = out[v].dot(grads + window_row(v) * S::kRowStride);
+    float delta = out[v].dot(grads, window_row(v));
     if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i[v], h));
     if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
     row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), delta};
@@ -138,16 +139,20 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
-    const bool works = mine >> chunk & 1;
+    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     const float lane_src = src_term<score>(a, lane_node, h);
-    const unsigned char* values = chunks.first();
+    const Chunk<S> values = chunks.first();
     Logits dp = {}, s = {};
-    if (works) product_nt<S>(dp, grads, values);
-    const unsigned char* keys = kNeedsDots ? chunks.second() : nullptr;
+    if (joins) start_product_nt<S>(dp, grads, values);
+    const Chunk<S> keys = kNeedsDots ? chunks.second() : values;
+    if (joins) {
+      if (kNeedsDots) start_product_nt<S>(s, queries, keys);
+      finish<S>(dp, s);
+    }
+    Weights<S> weights = {};
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) product_nt<S>(s, queries, keys);
       if (draws) {
         kept.draw(chunk, [&](int place) { return dropout.keeps(places.of_all(place), h); });
       }
@@ -169,7 +174,11 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
           }
         }
       }
-      if constexpr (kNeedsDots) product_nn<S>(grad, s, keys);
+      if (kNeedsDots) weights.set(s, grad, keys);
+    }
+    if (kNeedsDots && joins) {
+      start_product_nn<S>(grad, weights, keys);
+      finish<S>(grad, weights);
     }
   }
 
@@ -191,13 +200,13 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
                                                int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   masks.stage(a.column_masks, w);
-  unsigned char *values = stages, *keys = values + S::kWindowBytes;
-  Rows<S>(a, a.value, h).template stage<kWindow>(values, w.first, w.first + w.count);
-  if (kNeedsDots) Rows<S>(a, a.src, h).template stage<kWindow>(keys, w.first, w.first + w.count);
+  const WindowRows<S> values{stages}, keys{stages + WindowRows<S>::kBytes};
+  Rows<S>(a, a.value, h).stage(values, w.first, w.first + w.count);
+  if (kNeedsDots) Rows<S>(a, a.src, h).stage(keys, w.first, w.first + w.count);
   ColumnChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, g.grad_out, h), Rows<S>(a, a.dst, h), w);
   wait_for_copies();
-  Rows<S>::template split<kWindow>(values);
-  if (kNeedsDots) Rows<S>::template split<kWindow>(keys);
+  Rows<S>::prepare(values);
+  if (kNeedsDots) Rows<S>::prepare(keys);
   __syncthreads();
   auto [active, mine, others] = masks.read<kPositions>(w);
 
@@ -220,16 +229,20 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
-    const bool works = mine >> chunk & 1;
+    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     const RowTerms lane_row = RowTerms::of<score>(a, g, lane_node, h);
-    const unsigned char* grads = chunks.first();
+    const Chunk<S> grads = chunks.first();
     Logits p = {}, s = {};
-    if (works) product_nt<S>(p, values, grads);  // here p is dp
-    const unsigned char* queries = kNeedsDots ? chunks.second() : nullptr;
+    if (joins) start_product_nt<S>(p, values, grads);  // here p is dp
+    const Chunk<S> queries = kNeedsDots ? chunks.second() : grads;
+    if (joins) {
+      if (kNeedsDots) start_product_nt<S>(s, keys, queries);
+      finish<S>(p, s);
+    }
+    Weights<S> weights = {}, value_weights = {};
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) product_nt<S>(s, keys, queries);
       const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
       if (draws) {
         kept.draw(chunk, [&](int place) { return dropout.keeps(edge_at(place), h); });
@@ -250,10 +263,15 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
           grad_scalar[v] += d.operand;
         }
       }
-      product_nn<S>(grad_value, p, grads);
+      value_weights.set(p, grad_value, grads);
     }
+    if (joins) start_product_nn<S>(grad_value, value_weights, grads);
     chunks.release();
-    if (kNeedsDots && works) product_nn<S>(grad, s, queries);
+    if (works && kNeedsDots) weights.set(s, grad, queries);
+    if (joins) {
+      if (kNeedsDots) start_product_nn<S>(grad, weights, queries);
+      finish<S>(grad_value, value_weights, grad, weights);
+    }
   }
 
 #pragma unroll
@@ -274,14 +292,14 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 template <bool kRows, Score score, class S, bool kPositions>
 constexpr int kBlocks = S::kFeatures <= 32         ? 3 + kRows - kPositions
                         : score == Score::additive ? 3 - (kPositions && !kRows)
-                        : kRows && !S::kSplit      ? 3
+                        : kRows && !S::kScaled     ? 3
                                                    : 2;
 
 template <bool kRows, Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions>))
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                     int heads_of_block) {
-  extern __shared__ __align__(16) unsigned char stages[];
+  extern __shared__ __align__(1024) unsigned char stages[];
   __shared__ WindowMasks masks;
   Window w;
   if (!find_window(a, w)) return;

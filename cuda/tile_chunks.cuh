@@ -1,6 +1,7 @@
 // Chunks of one or two matrices that pass through shared memory, some being used while others are copied.
 #pragma once
 
+#include "tile_rows.cuh"
 #include "tile_window.cuh"
 
 namespace dfgnn::cuda::tile {
@@ -12,11 +13,11 @@ namespace dfgnn::cuda::tile {
 template <class S, bool kHasSecond, bool kFirstUntilSecond, bool kDouble>
 class Chunks {
   static_assert(kHasSecond || kDouble);
-  static_assert(!(S::kSplit && kHasSecond && kDouble), "what second() gives must be split before a barrier");
+  static_assert(!(S::kScaled && kHasSecond && kDouble), "what second() gives must be scaled before a barrier");
   static constexpr int kMatrices = kHasSecond ? 2 : 1;
 
  public:
-  static constexpr int kBytes = (kDouble ? 2 : 1) * kMatrices * S::kChunkBytes;
+  static constexpr int kBytes = (kDouble ? 2 : 1) * kMatrices * Chunk<S>::kBytes;
 
   // Starts to copy the tile's first chunk, if it is worth while before edges are known.
   __device__ __forceinline__ Chunks(unsigned char* buffers, const Rows<S>& first, const Rows<S>& second,
@@ -32,10 +33,10 @@ class Chunks {
     if (!is_right) start();
   }
 
-  __device__ __forceinline__ const unsigned char* first() {
+  __device__ __forceinline__ Chunk<S> first() {
     wait_for_copies();
-    now_ = buffers_ + turn_ * kMatrices * S::kChunkBytes;
-    Rows<S>::split(now_);
+    now_ = buffer(0);
+    Rows<S>::prepare(now_);
     __syncthreads();
     if (kDouble) {
       next();
@@ -45,11 +46,11 @@ class Chunks {
     return now_;
   }
 
-  __device__ __forceinline__ const unsigned char* second() {
-    unsigned char* second = now_ + S::kChunkBytes;
+  __device__ __forceinline__ Chunk<S> second() {
+    const Chunk<S> second{now_.bytes + Chunk<S>::kBytes};
     if (!kDouble) {
       wait_for_copies();
-      Rows<S>::split(second);
+      Rows<S>::prepare(second);
       __syncthreads();
       if (kFirstUntilSecond) next();
     }
@@ -64,7 +65,11 @@ class Chunks {
 
  private:
   __device__ __forceinline__ void stage(const Rows<S>& rows, int matrix) const {
-    rows.stage(buffers_ + (turn_ * kMatrices + matrix) * S::kChunkBytes, begin_ + (__ffs(left_) - 1) * kChunk, end_);
+    rows.stage(buffer(matrix), begin_ + (__ffs(left_) - 1) * kChunk, end_);
+  }
+
+  __device__ __forceinline__ Chunk<S> buffer(int matrix) const {
+    return {buffers_ + (turn_ * kMatrices + matrix) * Chunk<S>::kBytes};
   }
 
   __device__ __forceinline__ void start() const {
@@ -81,7 +86,8 @@ class Chunks {
 
   const Rows<S> first_, second_;
   const int begin_, end_;
-  unsigned char *const buffers_, *now_ = nullptr;
+  unsigned char* const buffers_;
+  Chunk<S> now_{};
   uint32_t left_;  // chunks that have not been used
   int turn_ = 0;
 };

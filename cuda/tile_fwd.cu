@@ -1,8 +1,10 @@
 // Tile forward: masked dense attention of one window of rows with its tile, an online softmax over chunks of sources.
+#include "device.h"
 #include "edge_by_edge.cuh"
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
 #include "tile_masks.cuh"
+#include "tile_products.cuh"
 #include "tile_shapes.cuh"
 
 namespace dfgnn::cuda {
@@ -13,23 +15,27 @@ using namespace tile;
 // A row's maximum may grow by this much before what was summed is scaled down.
 constexpr float kSlack = 5.5f;
 
-// Shared memory: queries and chunks of keys and values, single ones, for more blocks; with the additive score, chunks
-// of values.
+// Shared memory: queries and chunks of keys and values. Single ones, for more blocks; but warpgroups wait less for two,
+// and so does the additive score, of values alone.
 template <Score score, class S>
-constexpr int kWindowBytes = score == Score::additive ? 0 : S::kWindowBytes;
-template <Score score, class S>
-using ForwardChunks = Chunks<S, score != Score::additive, true, score == Score::additive>;
+constexpr int kQueriesBytes = score == Score::additive ? 0 : WindowRows<S>::kBytes;
+template <Score score, class S, bool kWarpgroup>
+using ForwardChunks =
+    Chunks<S, score != Score::additive, true, score == Score::additive || (kWarpgroup && !S::kScaled)>;
+template <Score score, class S, bool kWarpgroup>
+constexpr int kStagesBytes = kQueriesBytes<score, S> + ForwardChunks<score, S, kWarpgroup>::kBytes;
 
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
                                                int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   masks.stage(a.row_masks, w);
-  if (kNeedsDots) Rows<S>(a, a.dst, h).template stage<kWindow>(stages, w.first, w.first + w.count);
-  ForwardChunks<score, S> chunks(stages + kWindowBytes<score, S>, Rows<S>(a, kNeedsDots ? a.src : a.value, h),
-                                 Rows<S>(a, a.value, h), w);
+  const WindowRows<S> queries{stages};
+  if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
+  ForwardChunks<score, S, S::kWarpgroup> chunks(stages + kQueriesBytes<score, S>,
+                                                Rows<S>(a, kNeedsDots ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
   wait_for_copies();
-  if (kNeedsDots) Rows<S>::template split<kWindow>(stages);
+  if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
   auto [active, mine, others] = masks.read<kPositions>(w);
 
@@ -52,14 +58,17 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
-    const bool works = mine >> chunk & 1;
+    const bool works = S::kWarpgroup || (mine >> chunk & 1);
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     const float lane_src = src_term<score>(a, lane_node, h);
-    const unsigned char* chunk_rows = chunks.first();
+    Chunk<S> chunk_rows = chunks.first();
     Logits p = {};
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) product_nt<S>(p, stages, chunk_rows);
+      if (kNeedsDots) {
+        start_product_nt<S>(p, queries, chunk_rows);
+        finish<S>(p);
+      }
       float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
@@ -108,7 +117,12 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       }
     }
     if (kNeedsDots) chunk_rows = chunks.second();
-    if (works) product_nn<S>(out, p, chunk_rows);
+    if (works) {
+      Weights<S> weights;
+      weights.set(p, out, chunk_rows);
+      start_product_nn<S>(out, weights, chunk_rows);
+      finish<S>(out, weights);
+    }
   }
 
 #pragma unroll
@@ -126,8 +140,8 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <Score score, class S, bool kPositions>
-constexpr int kBlocks = (S::kFeatures <= 32 ? (S::kSplit || score == Score::additive ? 4 : 5)
-                         : S::kSplit        ? 3
+constexpr int kBlocks = (S::kFeatures <= 32 ? (S::kScaled || score == Score::additive ? 4 : 5)
+                         : S::kScaled       ? 3
                                             : 4) -
                         (kPositions && kTakesHeads<S>);
 
@@ -135,7 +149,7 @@ template <Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
     tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                     int heads_of_block) {
-  extern __shared__ __align__(16) unsigned char stages[];
+  extern __shared__ __align__(1024) unsigned char stages[];
   __shared__ WindowMasks masks;
   Window w;
   if (!find_window(a, w)) return;
@@ -146,12 +160,17 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
 }  // namespace
 
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
+  int major = 0;
+  const cudaError_t error = device_attribute(cudaDevAttrComputeCapabilityMajor, major);
+  if (error != cudaSuccess) return error;
   return for_tile_shape(a, [&]<Score score, class S>() {
-    constexpr int bytes = kWindowBytes<score, S> + ForwardChunks<score, S>::kBytes;
+    constexpr int bytes = kStagesBytes<score, S, false>;
     static_assert(bytes + sizeof(WindowMasks) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
+    const bool may_be_warpgroups = S::kForWarpgroup && major == 9;
     return launch_tile<S>(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
-                          bytes, a, stream, Typed<typename S::T>{a}, outputs);
+                          may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream, Typed<typename S::T>{a},
+                          outputs);
   });
 }
 

@@ -6,11 +6,11 @@
 
 namespace dfgnn::cuda::tile {
 
-template <class T, class Launch>
+template <class T, bool kTf32 = false, class Launch>
 cudaError_t for_tile_features(int head_dim, const Launch& launch) {
-  if (head_dim <= 32) return launch.template operator()<Shape<T, 32>>();
-  if (head_dim <= 64) return launch.template operator()<Shape<T, 64>>();
-  return launch.template operator()<Shape<T, 128>>();
+  if (head_dim <= 32) return launch.template operator()<Shape<T, 32, kTf32>>();
+  if (head_dim <= 64) return launch.template operator()<Shape<T, 64, kTf32>>();
+  return launch.template operator()<Shape<T, 128, kTf32>>();
 }
 
 // Calls launch.operator()<score, S>(), for what takes_heads.
@@ -30,7 +30,8 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
   };
   switch (a.type) {
     case Type::f32:
-      return for_tile_features<float>(a.head_dim, with_score);
+      return a.allow_tf32 ? for_tile_features<float, true>(a.head_dim, with_score)
+                          : for_tile_features<float>(a.head_dim, with_score);
     case Type::f16:
       return for_tile_features<__half>(a.head_dim, with_score);
     default:

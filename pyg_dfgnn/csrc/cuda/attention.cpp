@@ -1,6 +1,7 @@
 // Attention on CUDA tensors: allocation, device and stream around the kernels of cuda/.
 #include "../../../cuda/attention.h"
 
+#include <ATen/Context.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -80,6 +81,12 @@ cuda::Attention operands_of(const Attention& a) {
           a.tile_batches};
 }
 
+// The same, with what torch lets products of float32 matrices do (torch.set_float32_matmul_precision).
+cuda::Attention with_precision(cuda::Attention a) {
+  a.allow_tf32 = a.type == cuda::Type::f32 && at::globalContext().allowTF32CuBLAS();
+  return a;
+}
+
 // Device memory for a kernel.
 class Workspace {
  public:
@@ -108,7 +115,7 @@ ForwardResult forward_cuda(Attention given, Method method) {
     const Workspace workspace(cuda::pmf_fwd_workspace(operands), options);
     C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace, stream));
   } else if (method == Method::tile) {
-    C10_CUDA_CHECK(cuda::tile_fwd(operands, outputs, stream));
+    C10_CUDA_CHECK(cuda::tile_fwd(with_precision(operands), outputs, stream));
   } else if (method == Method::resident && cuda::resident_fwd_fits(operands)) {
     C10_CUDA_CHECK(cuda::resident_fwd(operands, outputs, stream));
   } else {
@@ -144,7 +151,7 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
   if (method == Method::tile && cuda::tile_bwd_fits(operands)) {
-    C10_CUDA_CHECK(cuda::tile_bwd(operands, pointers, stream));
+    C10_CUDA_CHECK(cuda::tile_bwd(with_precision(operands), pointers, stream));
   } else if (method == Method::resident && cuda::resident_bwd_fits(operands)) {
     C10_CUDA_CHECK(cuda::resident_bwd(operands, pointers, stream));
   } else if (method != Method::pmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {

@@ -1,0 +1,295 @@
+// Products of the tile kernels on tensor cores, of a chunk with a window's rows in shared memory or with weights in
+// registers; for each warp
+//   product_nt: acc[16 x 32]  = A[16 x F] * chunk[32 x F]^T   (logits, gradients of probabilities)
+//   product_nn: acc[16 x F] += P[16 x 32] * chunk[32 x F]     (outputs and gradients of features)
+// P stays in the registers that product_nt left it in (FlashAttention-2, Dao 2023). Where S::kWarpgroup the block's
+// warps make them together, so that all must come, and those of 16-bit numbers are under way from start_ to finish().
+#pragma once
+
+#include "tile.cuh"
+
+namespace dfgnn::cuda::tile {
+
+static_assert(kWarps == 4, "a block is a warpgroup");
+
+// ---- factors
+
+// Four matrices of 8 rows of 16 bytes, the address of row r of matrix m being that of lane 8 m + r. A lane gets the
+// lane_in_group()-th 4 bytes of row lane_group() of each; transposed, two numbers of 16 bits of that column.
+template <bool kTransposed = false>
+__device__ __forceinline__ void load_matrices(uint32_t* x, uint32_t address) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// A lane's addresses for load_matrices in a row of a matrix, of the first or the second half of 32 bytes.
+template <class S, int kRows>
+class LaneRow {
+ public:
+  __device__ __forceinline__ LaneRow(const Matrix<S, kRows>& matrix, int row, int half)
+      : row_(shared_address(matrix.bytes) + row * S::kPanelBytes), piece_((half ^ matrix.swizzle(row)) * 16) {}
+
+  // byte: where these begin in the row; down: so many rows further, a multiple of 8.
+  __device__ __forceinline__ uint32_t at(int byte, int down = 0) const {
+    return row_ + down * S::kPanelBytes + byte / S::kPanelBytes * Matrix<S, kRows>::kPanelBytes +
+           (byte % S::kPanelBytes ^ piece_);
+  }
+
+ private:
+  const uint32_t row_;
+  const int piece_;
+};
+
+// For a whole warpgroup, from 32 bytes of a matrix's rows on, or, with `down`, from a row that is a multiple of 8.
+template <class S, int kRows>
+class Factors {
+ public:
+  __device__ __forceinline__ explicit Factors(const Matrix<S, kRows>& matrix)
+      : all_(warpgroup::descriptor(matrix.bytes, kRows)) {}
+  __device__ __forceinline__ uint64_t at(int byte, int down = 0) const {
+    return all_ +
+           (down * S::kPanelBytes + byte / S::kPanelBytes * Matrix<S, kRows>::kPanelBytes + byte % S::kPanelBytes) / 16;
+  }
+
+ private:
+  const uint64_t all_;
+};
+
+// d += a * b for kTiles tiles.
+template <class S, int kTiles>
+__device__ __forceinline__ void multiply(float (*d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2 * kTiles]) {
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) mma_half<typename S::Factor>(d[j], a, b[2 * j], b[2 * j + 1]);
+}
+
+// ---- A * chunk^T
+
+constexpr int kStepBytes = 32;  // of a row, in an mma
+
+// low: what the high parts of one factor have with the low ones of the other, times 2^kLowBits.
+template <class S>
+__device__ __forceinline__ void warp_nt(Logits& acc, Logits& low, const WindowRows<S>& window, const Chunk<S>& chunk) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const LaneRow a_row(window, warp * kWarpRows + lane % 16, lane / 16);
+  const LaneRow b_row(chunk, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+  for (int x = 0; x < 16; ++x) acc[x / 4][x % 4] = low[x / 4][x % 4] = 0;
+#pragma unroll 4
+  for (int byte = 0; byte < S::kPartBytes; byte += kStepBytes) {
+    uint32_t a[4], b[8];
+    load_matrices(a, a_row.at(byte));
+    load_matrices(b, b_row.at(byte));
+    load_matrices(b + 4, b_row.at(byte, 16));
+    if constexpr (S::kSplit) {
+      uint32_t a_low[4], b_low[8];
+      load_matrices(a_low, a_row.at(byte + S::kPartBytes));
+      load_matrices(b_low, b_row.at(byte + S::kPartBytes));
+      load_matrices(b_low + 4, b_row.at(byte + S::kPartBytes, 16));
+      multiply<S, 4>(low, a_low, b);
+      multiply<S, 4>(low, a, b_low);
+    }
+    multiply<S, 4>(acc, a, b);
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void warpgroup_nt(Logits& acc, Logits& low, const WindowRows<S>& window,
+                                             const Chunk<S>& chunk) {
+  using T = typename S::Factor;
+  const Factors a(window);
+  const Factors b(chunk);
+  warpgroup::begin();
+#pragma unroll
+  for (int byte = 0; byte < S::kPartBytes; byte += kStepBytes) {
+    const bool adds = byte > 0;
+    if constexpr (S::kSplit) {
+      warpgroup::multiply_nt<T>(low, a.at(byte + S::kPartBytes), b.at(byte), adds);
+      warpgroup::multiply_nt<T>(low, a.at(byte), b.at(byte + S::kPartBytes), true);
+    }
+    warpgroup::multiply_nt<T>(acc, a.at(byte), b.at(byte), adds);
+  }
+  warpgroup::commit();
+}
+
+// Of factors held in scaled halves.
+template <class S>
+__device__ __forceinline__ void unscale(Logits& acc, const Logits& low, const WindowRows<S>& window,
+                                        const Chunk<S>& chunk) {
+  float scale[2];
+#pragma unroll
+  for (int v = 0; v < 2; ++v) scale[v] = window.scale(window_row(v));
+#pragma unroll
+  for (int x = 0; x < 8; ++x) {
+    const float by = chunk.scale(chunk_row(x / 2, x % 2));
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const int i = 2 * v + x % 2;
+      if constexpr (S::kSplit) acc[x / 2][i] += low[x / 2][i] * kDown;
+      acc[x / 2][i] *= min(by, scale[v]);  // the smaller first: it may be that only all three have a product
+      acc[x / 2][i] *= max(by, scale[v]);
+    }
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S>& window, const Chunk<S>& chunk) {
+  Logits low;
+  if constexpr (S::kWarpgroup) {
+    warpgroup_nt<S>(acc, low, window, chunk);
+    if constexpr (S::kScaled) {
+      warpgroup::wait();
+      warpgroup::keep(acc);
+      if constexpr (S::kSplit) warpgroup::keep(low);
+    }
+  } else {
+    warp_nt<S>(acc, low, window, chunk);
+  }
+  if constexpr (S::kScaled) unscale<S>(acc, low, window, chunk);
+}
+
+// ---- P * chunk
+
+// Weights for rows of a chunk that are held scaled: times their scales, and times what acc holds a row times, which is
+// lowered where they would outgrow it.
+template <class S>
+__device__ __forceinline__ void scale_weights(Logits& p, Features<S>& acc, const Chunk<S>& chunk) {
+  constexpr float kLimit = 1 << (kHighBits + 1);
+  constexpr int kBits = 11;  // of a row's largest weight, so that it may grow
+  float largest[2] = {0, 0};
+#pragma unroll
+  for (int x = 0; x < 8; ++x) {
+    const float by = chunk.scale(chunk_row(x / 2, x % 2));
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      float& weight = p[x / 2][2 * v + x % 2];
+      weight *= by;
+      largest[v] = max(largest[v], fabsf(weight));
+    }
+  }
+  bool outgrows = false;
+#pragma unroll
+  for (int v = 0; v < 2; ++v) outgrows |= largest[v] * power_of_two(acc.exponents[v]) >= kLimit;
+  if (__any_sync(kAllLanes, outgrows)) {
+    float by[2];
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const int to = min(acc.exponents[v], scaling_exponent<kBits>(lanes_max<4>(largest[v])));
+      by[v] = power_of_two(max(127 + to - acc.exponents[v], 0));
+      acc.exponents[v] = to;
+    }
+    acc.scale(by);
+  }
+#pragma unroll
+  for (int x = 0; x < 16; ++x) p[x / 4][x % 4] *= power_of_two(acc.exponents[x % 4 / 2]);
+}
+
+// P as a factor, times what acc will hold its rows times.
+template <class S>
+struct Weights {
+  uint32_t high[2][4], low[2][4], down[2][4];  // down: high / 2^kLowBits
+
+  // acc: what their product with a chunk will be added to.
+  __device__ __forceinline__ void set(const Logits& weights, Features<S>& acc, const Chunk<S>& chunk) {
+    Logits p;
+#pragma unroll
+    for (int x = 0; x < 16; ++x) p[x / 4][x % 4] = weights[x / 4][x % 4];
+    if constexpr (S::kScaled) scale_weights<S>(p, acc, chunk);
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      const int k = x / 4, i = x % 4;
+      const float left = p[x / 2][x % 2 * 2], right = p[x / 2][x % 2 * 2 + 1];
+      high[k][i] = pack<typename S::Factor>(left, right);
+      if constexpr (S::kSplit) {
+        const auto& halves = reinterpret_cast<const __half2&>(high[k][i]);
+        const float2 rounded = __half22float2(halves);
+        low[k][i] = pack<__half>(left - rounded.x, right - rounded.y);
+        const __half2 lowered = __hmul2(halves, __float2half2_rn(kDown));
+        down[k][i] = reinterpret_cast<const uint32_t&>(lowered);
+      }
+    }
+  }
+};
+
+template <class S>
+__device__ __forceinline__ void warp_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk) {
+  const int lane = threadIdx.x % kWarp;
+  const LaneRow row(chunk, lane % 16, lane / 16);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+#pragma unroll
+    for (int n = 0; n < S::kFeatures / 16; ++n) {
+      uint32_t b[4];
+      load_matrices<true>(b, row.at(32 * n, 16 * k));
+      if constexpr (S::kSplit) {
+        uint32_t b_low[4];
+        load_matrices<true>(b_low, row.at(32 * n + S::kPartBytes, 16 * k));
+        multiply<S, 2>(acc.tiles + 2 * n, p.low[k], b);
+        multiply<S, 2>(acc.tiles + 2 * n, p.down[k], b_low);
+      }
+      multiply<S, 2>(acc.tiles + 2 * n, p.high[k], b);
+    }
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk) {
+  using T = typename S::Factor;
+  const Factors b(chunk);
+  warpgroup::keep(acc.tiles);
+  warpgroup::begin();
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    if constexpr (S::kSplit) {
+      warpgroup::multiply_nn<T>(acc.tiles, p.low[k], b.at(0, 16 * k));
+      warpgroup::multiply_nn<T>(acc.tiles, p.down[k], b.at(S::kPartBytes, 16 * k));
+    }
+    warpgroup::multiply_nn<T>(acc.tiles, p.high[k], b.at(0, 16 * k));
+  }
+  warpgroup::commit();
+}
+
+// `p` and the scales of `acc` are those of p.set().
+template <class S>
+__device__ __forceinline__ void start_product_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk) {
+  if constexpr (S::kWarpgroup) {
+    warpgroup_nn<S>(acc, p, chunk);
+    if constexpr (S::kScaled) {
+      warpgroup::wait();
+      warpgroup::keep(acc.tiles);
+    }
+  } else {
+    warp_nn<S>(acc, p, chunk);
+  }
+}
+
+// ---- the end of a product
+
+__device__ __forceinline__ void keep(Logits& acc) { warpgroup::keep(acc); }
+template <class S>
+__device__ __forceinline__ void keep(Features<S>& acc) {
+  warpgroup::keep(acc.tiles);
+}
+template <class S>
+__device__ __forceinline__ void keep(const Weights<S>& p) {
+  for (const auto& a : p.high) warpgroup::keep(a);
+}
+
+// Ends products under way, in all of whose results and weights nobody was interested before.
+template <class S, class... Operands>
+__device__ __forceinline__ void finish(Operands&... operands) {
+  if constexpr (S::kWarpgroup && !S::kScaled) {
+    warpgroup::wait();
+    (keep(operands), ...);
+  }
+}
+
+}  // namespace dfgnn::cuda::tile

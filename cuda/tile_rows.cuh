@@ -1,0 +1,114 @@
+// Rows of features on their way from global to shared memory.
+#pragma once
+
+#include "tile.cuh"
+
+namespace dfgnn::cuda::tile {
+
+// Where not valid, zeros instead.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// A head's rows of features, as a block copies them to shared memory: a thread takes 16 bytes of every kAtOnce-th row.
+template <class S>
+class Rows {
+ public:
+  using T = typename S::T;
+  __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, int h)
+      : from_(reinterpret_cast<const unsigned char*>(a.features(data, row(), h)) + piece() * 16),
+        stride_(a.heads * a.head_dim * static_cast<int>(sizeof(T))),
+        valid_(piece() * 16 < a.head_dim * static_cast<int>(sizeof(T))) {}
+
+  // Starts copying rows [first, first + kRows); those at and past `end` become zeros.
+  template <int kRows>
+  __device__ __forceinline__ void stage(const Matrix<S, kRows>& to, int first, int end) const {
+    const unsigned char* from = from_ + static_cast<int64_t>(first) * stride_;
+    const int left = valid_ ? end - first - row() : 0;
+    const uint32_t address = shared_address(to.bytes);
+#pragma unroll
+    for (int k = 0; k < kRows / kAtOnce; ++k) {
+      copy_async(address + place<kRows>(piece(), k), from, k * kAtOnce < left);
+      from += kAtOnce * static_cast<int64_t>(stride_);
+    }
+  }
+
+  // Makes what this thread has copied fit for products after the next barrier; the whole warp comes.
+  template <int kRows>
+  __device__ __forceinline__ static void prepare(const Matrix<S, kRows>& rows) {
+    if constexpr (S::kScaled) {
+      constexpr int kMine = kRows / kAtOnce, kBatch = kMine < 8 ? kMine : 8;
+      static_assert(kMine == kBatch || kBatch * kAtOnce % 8 == 0,
+                    "rows of a batch are swizzled like those of the first");
+      for (int k = 0; k < kMine; k += kBatch) {
+        scale_rows<kRows, kBatch>(rows.bytes + k * kAtOnce * S::kPanelBytes, &rows.scale(row() + k * kAtOnce));
+      }
+    }
+    if constexpr (S::kWarpgroup) warpgroup::publish();
+  }
+
+ private:
+  static constexpr int kPieces = S::kRowBytes / 16, kAtOnce = kThreads / kPieces;
+  __device__ __forceinline__ static int row() { return threadIdx.x / kPieces; }
+  __device__ __forceinline__ static int piece() { return threadIdx.x % kPieces; }
+
+  // Where a piece of this thread's k-th row is. (Its first row is less than kAtOnce, a power of two, so that swizzles
+  // of the two parts of a row's number are that of their sum.)
+  template <int kRows>
+  __device__ __forceinline__ static int place(int piece, int k) {
+    using M = Matrix<S, kRows>;
+    return (M::place(row(), piece) ^ M::swizzle(k * kAtOnce) * 16) + k * kAtOnce * S::kPanelBytes;
+  }
+
+  // kCount rows of a matrix of kRows, kAtOnce apart, step by step, so that the latencies of a step overlap.
+  template <int kRows, int kCount>
+  __device__ __forceinline__ static void scale_rows(unsigned char* rows, float* scales) {
+    float4 x[kCount];
+    uint32_t largest[kCount];  // numbers without sign are ordered as their bits
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) x[k] = *reinterpret_cast<const float4*>(rows + place<kRows>(piece(), k));
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      largest[k] = __float_as_uint(max(max(fabsf(x[k].x), fabsf(x[k].y)), max(fabsf(x[k].z), fabsf(x[k].w))));
+    }
+    if constexpr (kPieces == kWarp) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) largest[k] = __reduce_max_sync(kAllLanes, largest[k]);
+    } else {
+#pragma unroll
+      for (int offset = kPieces / 2; offset > 0; offset /= 2) {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) largest[k] = max(largest[k], __shfl_xor_sync(kAllLanes, largest[k], offset));
+      }
+    }
+    __syncwarp();  // the rows have been read
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const int exponent = scaling_exponent<kHighBits>(__uint_as_float(largest[k]));
+      const float scale = power_of_two(exponent);
+      uint2 high, low;
+      split_pair(x[k].x * scale, x[k].y * scale, high.x, low.x);
+      split_pair(x[k].z * scale, x[k].w * scale, high.y, low.y);
+      const auto part = [&](int begin) {
+        return reinterpret_cast<uint2*>(rows + place<kRows>(begin + piece() / 2, k)) + piece() % 2;
+      };
+      *part(0) = high;
+      if constexpr (S::kSplit) *part(S::kPartBytes / 16) = low;
+      if (piece() == 0) scales[k * kAtOnce] = power_of_two(254 - exponent);
+    }
+  }
+
+  __device__ __forceinline__ static void split_pair(float x, float y, uint32_t& high, uint32_t& low) {
+    high = pack<__half>(x, y);
+    const float2 rounded = __half22float2(reinterpret_cast<const __half2&>(high));
+    low = pack<__half>((x - rounded.x) * kUp, (y - rounded.y) * kUp);
+  }
+
+  const unsigned char* from_;  // in node 0
+  int stride_;                 // bytes from node to node
+  bool valid_;
+};
+
+}  // namespace dfgnn::cuda::tile

@@ -1,0 +1,76 @@
+"""float32 where torch.set_float32_matmul_precision allows TF32: method tile rounds on GPUs."""
+
+import calls
+import graphs
+import pytest
+import torch
+from calls import assert_same_bits, check_backward, check_forward, gradients, make_operands, run
+
+SCORES = ("dot", "cosine", "additive")
+# Of TF32's 11 bits, as fp16 has: times float16's errors, as inputs are rounded as well.
+TOLERANCE = {"FORWARD_TOLERANCE": 2e-3, "BACKWARD_TOLERANCE": 8e-3}
+
+
+@pytest.fixture(params=["high", "medium"])
+def precision(request, monkeypatch):
+    """One that allows TF32."""
+    for name, tolerance in TOLERANCE.items():
+        monkeypatch.setitem(getattr(calls, name), torch.float32, tolerance)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
+def results(path, score, graph, operands):
+    leaves = {name: t.detach().requires_grad_() for name, t in operands.items()}
+    out, lse = run(path, score, graph, leaves)
+    return [out, lse, *gradients((out, lse), leaves, with_lse=True).values()]
+
+
+@pytest.mark.parametrize("edge_terms", [False, True], ids=["plain", "edge_terms"])
+@pytest.mark.parametrize(("heads", "head_dim"), [(3, 8), (2, 32), (1, 60), (2, 64), (1, 128)])
+@pytest.mark.parametrize("score", SCORES)
+def test_accuracy(score, heads, head_dim, edge_terms, precision, device):
+    graph = graphs.batch([1, 0, 10, 70, 33, 150], 0.4).to(device)
+    operands = make_operands(score, graph, heads, head_dim, edge_terms=edge_terms)
+    check_forward("tile_fwd", score, graph, operands)
+    check_backward("tile_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+def test_graphs(name, precision, device):
+    graph = graphs.make(name, device)
+    operands = make_operands("dot", graph, 2, 16)
+    check_forward("tile_fwd", "dot", graph, operands)
+    check_backward("tile_fwd", "dot", graph, operands)
+
+
+@pytest.mark.parametrize("exponent", [-60, 60])
+def test_magnitudes(exponent, precision, device):
+    """Powers of two in the values come out again, as TF32 has float32's exponents."""
+    graph = graphs.batch([10, 70, 33], 0.5).to(device)
+    operands = make_operands("dot", graph, 1, 64)
+    out, _ = run("tile_fwd", "dot", graph, operands)
+    scaled, _ = run("tile_fwd", "dot", graph, operands | {"v": operands["v"] * 2.0**exponent})
+    assert_same_bits([scaled * 2.0**-exponent], [out])
+
+
+@pytest.mark.parametrize("path", ["smmf_fwd", "pmf_fwd", "attention_resident"])
+def test_other_methods_stay_exact(path, precision, device):
+    graph = graphs.batch([10, 70, 33], 0.5).to(device)
+    operands = make_operands("dot", graph, 2, 64)
+    found = results(path, "dot", graph, operands)
+    torch.set_float32_matmul_precision("highest")
+    assert_same_bits(results(path, "dot", graph, operands), found)
+
+
+def test_tile(cuda, precision):
+    """It is another result than the exact one, and the same twice."""
+    graph = graphs.batch([10, 70, 33], 0.5).to(cuda)
+    operands = make_operands("dot", graph, 2, 64)
+    found = results("tile_fwd", "dot", graph, operands)
+    assert_same_bits(results("tile_fwd", "dot", graph, operands), found)
+    torch.set_float32_matmul_precision("highest")
+    exact = results("tile_fwd", "dot", graph, operands)
+    assert not any(torch.equal(a, b) for a, b in zip(found, exact, strict=True))
