@@ -93,4 +93,17 @@ struct MakeMasks {
 };
 cudaError_t make_masks(const MakeMasks& task, cudaStream_t stream);
 
+// The list of tiles (tile_geometry.h): tiles and list [boundaries_of(num_nodes)].
+cudaError_t list_tiles(const int* tiles, int64_t num_nodes, int* list, cudaStream_t stream);
+
+// What the largest tile takes of the resident kernels: sizes [2] = (nodes, batches of edges, of rows or of columns),
+// the second of tiles that may fit at all.
+struct MeasureTiles {
+  const int* tiles;
+  Index rowptr, colptr;
+  int64_t num_nodes;
+  int64_t* sizes;
+};
+cudaError_t measure_tiles(const MeasureTiles& task, cudaStream_t stream);
+
 }  // namespace dfgnn::cuda

@@ -16,7 +16,8 @@ constexpr int kBatch = 4;                        // edges of a row at a time, on
 constexpr int kRowBytes = 128;                   // of a node's part of a chunk
 constexpr int kMostFeatures = 256;               // of a head
 constexpr int kMultiprocessorBytes = 228 << 10;  // of shared memory
-constexpr int kStaticBytes = 256;                // of a block, at the most; beside them the system takes 1 KiB
+constexpr int kMostNodes = kMultiprocessorBytes / kRowBytes;  // of a tile: larger ones are not looked into
+constexpr int kStaticBytes = 256;  // of a block, at the most; beside them the system takes 1 KiB
 
 // Whether heads of that size have kernels: whole chunks of features, and all of a node's offsets in a tile fit 32 bits.
 constexpr bool takes_heads(int64_t number_bytes, int64_t heads, int64_t head_dim) {
@@ -40,6 +41,13 @@ DFGNN_EVERYWHERE constexpr int64_t row_bytes_of(int64_t nodes) {
 }
 DFGNN_EVERYWHERE constexpr int place_bytes_of(int nodes) { return (2 * nodes + 15) / 16 * 16; }
 DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batches * (kGroups * kBatch * 4); }
+
+// At the most so many batches have nodes with as many of their own, one of them `longest`: a slice has as many as the
+// longest of its nodes, which are in order.
+DFGNN_EVERYWHERE constexpr int64_t batches_of(int64_t edges) { return (edges + kBatch - 1) / kBatch; }
+DFGNN_EVERYWHERE constexpr int64_t batches_of_slices(int64_t of_nodes, int64_t longest) {
+  return of_nodes / kGroups + longest + 1;
+}
 
 // All that a tile takes in a pass. Where the longest row is known, to have so many edges, rows' batches may be fewer.
 constexpr int64_t kTooMany = 1 << 14;

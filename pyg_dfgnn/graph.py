@@ -275,35 +275,23 @@ def _build_checked(
 def with_numbers(g: Graph, stats: Tensor) -> tuple[Graph, int]:
     """The graph with what only the device knows of it, for which this waits, and how many bad edges
     it has. Scriptable."""
-    tiles, largest = g.tiles, stats.new_full([1], -1)
-    if tiles is not None and tiles.is_cuda and tiles.numel() > 1:
-        largest = tiles.diff().max().view(1)
-    found = torch.cat([stats, largest]).cpu()
+    tiles, sizes = g.tiles, stats.new_full([2], -1)
+    if tiles is not None:
+        sizes = torch.ops.dfgnn.tile_sizes(tiles, g.rowptr, g.colptr)
+    found = torch.cat([stats, sizes]).cpu()
     graph = Graph(
         g.rowptr, g.col, g.eid, g.colptr, g.row, g.perm, g.num_dst, g.num_src, int(found[0]),
-        g.self_loops, tiles, int(found[2]), int(found[3]),
+        g.self_loops, tiles, int(found[2]), int(found[3]), int(found[4]),
     )  # fmt: skip
     return graph, int(found[1])
 
 
 def with_tile_data(g: Graph) -> Graph:
     """The graph with what method "auto" reads of its tiles: masks where it may choose "tile", and
-    their list where it may choose "resident", for which this waits for the device. Scriptable."""
-    tile_nodes = g.tile_nodes
+    their list where it may choose "resident". Scriptable; waits for nothing."""
+    tile_nodes, tile_batches = g.tile_nodes, g.tile_batches
     g = with_masks(g)
-    tiles = g.tiles
-    if tiles is None or tile_nodes < 0 or not _may_fit(tile_nodes) or not may_be_sparse(g):
-        return g
-    boundaries = tiles[: _boundaries(g)].long()
-    sizes: list[Tensor] = []
-    for ptr in (g.rowptr, g.colptr):  # the most batches of a node, and of a tile's nodes
-        batches = (ptr.diff() + 3).div(4, rounding_mode="floor")
-        until = torch.nn.functional.pad(batches.cumsum(0), [1, 0])
-        sizes += [batches.max(), until[boundaries].diff().max()]
-    found = torch.stack(sizes).cpu()
-    longest, all_nodes = max(int(found[0]), int(found[2])), max(int(found[1]), int(found[3]))
-    # Eight nodes a slice, of as many batches as the longest of them.
-    return with_list(g, tile_nodes, all_nodes // 8 + longest + 1)
+    return with_list(g, tile_nodes, tile_batches) if may_be_sparse(g) else g
 
 
 def with_masks(g: Graph) -> Graph:
@@ -329,22 +317,13 @@ def with_list(g: Graph, tile_nodes: int, tile_batches: int) -> Graph:
     tiles = g.tiles
     if tiles is None or not _may_fit(tile_nodes):
         return g
-    boundaries = tiles[: _boundaries(g)]
-    is_tile = boundaries[:-1] < boundaries[1:]
-    # What is none goes behind all that are.
-    place = torch.where(is_tile, is_tile.cumsum(0) - 1, boundaries.numel() - 1)
-    first = torch.where(is_tile, boundaries[:-1], g.num_dst)
-    listed = torch.full_like(boundaries, g.num_dst).scatter_(0, place, first)
-    return _with_tiles_of(g, torch.cat([tiles, listed]), tile_nodes, tile_batches)
+    listed = torch.ops.dfgnn.with_list(tiles, g.num_dst)
+    return _with_tiles_of(g, listed, tile_nodes, tile_batches)
 
 
 def _may_fit(tile_nodes: int) -> bool:
     """Whether a multiprocessor's shared memory may have 128 bytes for each."""
     return tile_nodes <= 1700
-
-
-def _boundaries(g: Graph) -> int:
-    return (g.num_dst + 63) // 64 + 1
 
 
 def _with_tiles_of(g: Graph, tiles: Optional[Tensor], tile_nodes: int, tile_batches: int) -> Graph:

@@ -91,6 +91,41 @@ at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const a
   return kernel(tiles.contiguous(), rowptr.contiguous(), col.contiguous(), colptr.contiguous(), row.contiguous());
 }
 
+// The tiles, with masks or without, with the list of them behind that method resident reads: the same boundaries, each
+// once, and then num_nodes in the places that are left.
+template <auto kernel>
+at::Tensor with_list(const at::Tensor& tiles, int64_t num_nodes) {
+  check_index(tiles, "tiles");
+  check_size(num_nodes, "num_nodes");
+  const auto parts = cuda::tile::parts_of(tiles.numel(), num_nodes);
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.list, "tiles: expected the ",
+              cuda::tile::boundaries_of(num_nodes), " int32 entries of find_tiles for ", num_nodes,
+              " nodes, perhaps with masks behind, got ", tiles.numel(), " of ", tiles.scalar_type());
+  const int64_t begin = tiles.numel(), size = cuda::tile::size_of_list(num_nodes);
+  const auto result = at::empty({begin + size}, tiles.options());
+  result.narrow(0, 0, begin).copy_(tiles);
+  kernel(tiles.contiguous(), num_nodes, result.narrow(0, begin, size));
+  return result;
+}
+
+// What method resident must know of the largest tile: its nodes, and how many batches of edges (resident_geometry.h)
+// one has at the most, of those with few enough nodes to fit at all.
+template <auto kernel>
+at::Tensor tile_sizes(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr) {
+  check_index(tiles, "tiles", tiles, rowptr.device());
+  check_index(rowptr, "rowptr");
+  check_index(colptr, "colptr", rowptr, rowptr.device());
+  TORCH_CHECK(rowptr.numel() > 0, "rowptr: expected N + 1 entries, got none");
+  const int64_t nodes = rowptr.numel() - 1, boundaries = cuda::tile::boundaries_of(nodes);
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && tiles.numel() >= boundaries, "tiles: expected the ", boundaries,
+              " int32 entries of find_tiles for ", nodes, " nodes, got ", tiles.numel(), " of ", tiles.scalar_type());
+  TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
+              "), got ", colptr.numel());
+  const auto sizes = at::empty({2}, tiles.options().dtype(at::kLong));
+  kernel(tiles.contiguous(), rowptr.contiguous(), colptr.contiguous(), sizes);
+  return sizes;
+}
+
 // Graphs side by side, each of edges that are sorted by destination and then by source, from what is small and
 // concatenates: `degrees`, the edges that a node is the destination and the source of; `local_perm`, what perm of each
 // graph alone is; both int32, or int16 that is read without sign; and `ptr`, the first node of each graph, then N.
@@ -135,6 +170,8 @@ TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("compress", compress<compress_by_parts<coo_to_csr_cpu, csr_to_csc_cpu, find_tiles_cpu>>);
   m.impl("find_tiles", find_tiles<find_tiles_cpu>);
   m.impl("with_masks", with_masks<with_masks_cpu>);
+  m.impl("with_list", with_list<list_tiles_cpu>);
+  m.impl("tile_sizes", tile_sizes<tile_sizes_cpu>);
   m.impl("side_by_side", side_by_side<side_by_side_cpu>);
 }
 
@@ -145,6 +182,8 @@ TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("compress", compress<compress_cuda>);
   m.impl("find_tiles", find_tiles<find_tiles_cuda>);
   m.impl("with_masks", with_masks<with_masks_cuda>);
+  m.impl("with_list", with_list<list_tiles_cuda>);
+  m.impl("tile_sizes", tile_sizes<tile_sizes_cuda>);
   m.impl("side_by_side", side_by_side<side_by_side_cuda>);
 }
 #endif

@@ -29,6 +29,10 @@ Csc csr_to_csc_cpu(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_
 Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col);
 at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                           const at::Tensor& colptr, const at::Tensor& row);
+// tiles of find_tiles, perhaps with masks; the last is the list that goes behind, or sizes [2].
+void list_tiles_cpu(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list);
+void tile_sizes_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                    const at::Tensor& sizes);
 void side_by_side_cpu(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
                       const Structure& structure);
 
@@ -41,6 +45,9 @@ Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col);
 // Without a CSC, room for the masks of columns.
 at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                            const at::Tensor& colptr, const at::Tensor& row);
+void list_tiles_cuda(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list);
+void tile_sizes_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                     const at::Tensor& sizes);
 void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
                        const Structure& structure);
 

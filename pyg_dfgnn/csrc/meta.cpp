@@ -71,6 +71,12 @@ at::Tensor with_masks_meta(T tiles, T rowptr, T, T, T) {
   return at::empty_symint({cuda::tile::size_with_masks(rowptr.sym_numel() - 1)}, tiles.options());
 }
 
+at::Tensor with_list_meta(T tiles, c10::SymInt num_nodes) {
+  return at::empty_symint({tiles.sym_numel() + cuda::tile::size_of_list(num_nodes)}, tiles.options());
+}
+
+at::Tensor tile_sizes_meta(T tiles, T, T) { return at::empty({2}, tiles.options().dtype(at::kLong)); }
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> side_by_side_meta(
     T degrees, T local_perm, T, bool self_loops) {
   const auto nodes = degrees.sym_size(0), edges = local_perm.sym_numel();
@@ -97,6 +103,8 @@ TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("compress", compress_meta);
   m.impl("find_tiles", find_tiles_meta);
   m.impl("with_masks", with_masks_meta);
+  m.impl("with_list", with_list_meta);
+  m.impl("tile_sizes", tile_sizes_meta);
   m.impl("side_by_side", side_by_side_meta);
 }
 

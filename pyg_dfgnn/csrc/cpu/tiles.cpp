@@ -1,10 +1,11 @@
 // find_tiles_cpu: where edges leave a graph's nodes free to be cut, and what the tile kernels would do there;
-// with_masks_cpu: the edges there as bits.
+// with_masks_cpu: the edges there as bits; list_tiles_cpu and tile_sizes_cpu: what there is of tiles.
 #include <algorithm>
 #include <array>
 #include <bitset>
 #include <vector>
 
+#include "../../../cuda/resident_geometry.h"
 #include "../graph.h"
 
 namespace dfgnn {
@@ -144,6 +145,30 @@ void find_tiles(const at::Tensor& rowptr, const at::Tensor& col, int* tiles, int
   *blocks = finder.count_blocks(tiles);
 }
 
+template <class Index>
+void measure_tiles(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr, int64_t* sizes) {
+  using namespace cuda::resident;
+  const int64_t num_nodes = rowptr.numel() - 1;
+  const auto* boundaries = tiles.const_data_ptr<int>();
+  sizes[0] = sizes[1] = 0;
+  for (int64_t t = 0; t + 1 < boundaries_of(num_nodes); ++t) {
+    const auto node = [&](int64_t i) { return std::clamp<int64_t>(boundaries[i], 0, num_nodes); };
+    const int64_t begin = node(t), end = node(t + 1);
+    sizes[0] = std::max(sizes[0], end - begin);
+    if (begin >= end || end - begin > kMostNodes) continue;
+    for (const auto* ptr : {rowptr.const_data_ptr<Index>(), colptr.const_data_ptr<Index>()}) {
+      int64_t sum = 0, longest = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        const auto edges = static_cast<int64_t>(static_cast<uint64_t>(ptr[i + 1]) - static_cast<uint64_t>(ptr[i]));
+        const int64_t own = std::clamp<int64_t>(batches_of(edges), 0, int64_t{1} << 32);
+        sum += own;
+        longest = std::max(longest, own);
+      }
+      sizes[1] = std::max(sizes[1], batches_of_slices(sum, longest));
+    }
+  }
+}
+
 }  // namespace
 
 Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col) {
@@ -162,6 +187,22 @@ at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, con
   const auto make = rowptr.scalar_type() == at::kLong ? with_masks<int64_t> : with_masks<int32_t>;
   make(rowptr, col, colptr, row, tiles.const_data_ptr<int>(), result.mutable_data_ptr<int>() + masks_begin(nodes));
   return result;
+}
+
+void list_tiles_cpu(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list) {
+  const auto* boundaries = tiles.const_data_ptr<int>();
+  auto* to = list.mutable_data_ptr<int>();
+  auto* const end = to + list.numel();
+  for (int64_t t = 0; t + 1 < list.numel(); ++t) {
+    if (boundaries[t] < boundaries[t + 1]) *to++ = boundaries[t];
+  }
+  std::fill(to, end, static_cast<int>(num_nodes));
+}
+
+void tile_sizes_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                    const at::Tensor& sizes) {
+  const auto measure = rowptr.scalar_type() == at::kLong ? measure_tiles<int64_t> : measure_tiles<int32_t>;
+  measure(tiles, rowptr, colptr, sizes.mutable_data_ptr<int64_t>());
 }
 
 }  // namespace dfgnn

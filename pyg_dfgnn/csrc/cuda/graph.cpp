@@ -105,6 +105,20 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   return result;
 }
 
+void list_tiles_cuda(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list) {
+  const c10::cuda::CUDAGuard guard(tiles.device());
+  C10_CUDA_CHECK(cuda::list_tiles(tiles.const_data_ptr<int>(), num_nodes, list.mutable_data_ptr<int>(),
+                                  c10::cuda::getCurrentCUDAStream()));
+}
+
+void tile_sizes_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                     const at::Tensor& sizes) {
+  const c10::cuda::CUDAGuard guard(tiles.device());
+  C10_CUDA_CHECK(cuda::measure_tiles(
+      {tiles.const_data_ptr<int>(), read(rowptr), read(colptr), rowptr.numel() - 1, sizes.mutable_data_ptr<int64_t>()},
+      c10::cuda::getCurrentCUDAStream()));
+}
+
 void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
                        const Structure& structure) {
   const c10::cuda::CUDAGuard guard(degrees.device());
