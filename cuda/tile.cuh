@@ -27,7 +27,7 @@ struct Shape {
   static constexpr bool kScaled = sizeof(T) == 4, kSplit = kScaled && !kTf32;
   using Factor = std::conditional_t<kScaled, __half, T>;  // of products
   static constexpr int kRowBytes = kFeatures * sizeof(T), kPartBytes = kFeatures * sizeof(Factor);
-  // Matrices lie in shared memory in panels of that much of each row, the last half of which may be low parts.
+  // Matrices lie in shared memory in panels of that much of each row.
   static constexpr int kPanelBytes = kRowBytes < warpgroup::kPanelBytes ? kRowBytes : warpgroup::kPanelBytes;
   // Whether a whole warpgroup can make a product together, and does.
   static constexpr bool kForWarpgroup = kPartBytes % warpgroup::kPanelBytes == 0;
@@ -76,7 +76,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 // that no reader meets a bank conflict.
 template <class S, int kRows>
 struct Matrix {
-  static constexpr int kPanelBytes = kRows * S::kPanelBytes, kScalesBegin = kRows * S::kRowBytes;
+  static constexpr int kPanelStride = kRows * S::kPanelBytes, kScalesBegin = kRows * S::kRowBytes;
   static constexpr int kBytes = kScalesBegin + (S::kScaled ? 1024 : 0);
   static_assert(kRows * sizeof(float) <= 1024);
 
@@ -85,7 +85,7 @@ struct Matrix {
   // Where a piece of a row is.
   __device__ __forceinline__ static int place(int row, int piece) {
     constexpr int kPieces = S::kPanelBytes / 16;
-    return piece / kPieces * kPanelBytes + row * S::kPanelBytes + (piece % kPieces ^ swizzle(row)) * 16;
+    return piece / kPieces * kPanelStride + row * S::kPanelBytes + (piece % kPieces ^ swizzle(row)) * 16;
   }
   __device__ __forceinline__ static int swizzle(int row) {
     return row * S::kPanelBytes / warpgroup::kPanelBytes % (S::kPanelBytes / 16);

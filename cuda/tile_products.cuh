@@ -4,6 +4,8 @@
 //   product_nn: acc[16 x F] += P[16 x 32] * chunk[32 x F]     (outputs and gradients of features)
 // P stays in the registers that product_nt left it in (FlashAttention-2, Dao 2023). Where S::kWarpgroup the block's
 // warps make them together, so that all must come, and those of 16-bit numbers are under way from start_ to finish().
+// Those of scaled ones have ended when start_ returns: their registers and shared memory are wanted for scaling what
+// comes next.
 #pragma once
 
 #include "tile.cuh"
@@ -40,7 +42,7 @@ class LaneRow {
 
   // byte: where these begin in the row; down: so many rows further, a multiple of 8.
   __device__ __forceinline__ uint32_t at(int byte, int down = 0) const {
-    return row_ + down * S::kPanelBytes + byte / S::kPanelBytes * Matrix<S, kRows>::kPanelBytes +
+    return row_ + down * S::kPanelBytes + byte / S::kPanelBytes * Matrix<S, kRows>::kPanelStride +
            (byte % S::kPanelBytes ^ piece_);
   }
 
@@ -57,7 +59,8 @@ class Factors {
       : all_(warpgroup::descriptor(matrix.bytes, kRows)) {}
   __device__ __forceinline__ uint64_t at(int byte, int down = 0) const {
     return all_ +
-           (down * S::kPanelBytes + byte / S::kPanelBytes * Matrix<S, kRows>::kPanelBytes + byte % S::kPanelBytes) / 16;
+           (down * S::kPanelBytes + byte / S::kPanelBytes * Matrix<S, kRows>::kPanelStride + byte % S::kPanelBytes) /
+               16;
   }
 
  private:
@@ -257,7 +260,7 @@ __device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const Weights<S>&
   warpgroup::commit();
 }
 
-// `p` and the scales of `acc` are those of p.set().
+// p: set for acc and the chunk.
 template <class S>
 __device__ __forceinline__ void start_product_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk) {
   if constexpr (S::kWarpgroup) {
@@ -283,7 +286,7 @@ __device__ __forceinline__ void keep(const Weights<S>& p) {
   for (const auto& a : p.high) warpgroup::keep(a);
 }
 
-// Ends products under way, in all of whose results and weights nobody was interested before.
+// Ends the products under way. Operands: all their sums and weights, which nothing may touch before.
 template <class S, class... Operands>
 __device__ __forceinline__ void finish(Operands&... operands) {
   if constexpr (S::kWarpgroup && !S::kScaled) {
