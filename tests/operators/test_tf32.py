@@ -11,15 +11,22 @@ SCORES = ("dot", "cosine", "additive")
 TOLERANCE = {"FORWARD_TOLERANCE": 2e-3, "BACKWARD_TOLERANCE": 8e-3}
 
 
-@pytest.fixture(params=["high", "medium"])
+# What torch understands, in its older and in its newer words.
+ALLOWED = {
+    "high": lambda: torch.set_float32_matmul_precision("high"),
+    "medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "tf32": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+}
+
+
+@pytest.fixture(params=ALLOWED)
 def precision(request, monkeypatch):
     """One that allows TF32."""
     for name, tolerance in TOLERANCE.items():
         monkeypatch.setitem(getattr(calls, name), torch.float32, tolerance)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(request.param)
+    ALLOWED[request.param]()
     yield request.param
-    torch.set_float32_matmul_precision(before)
+    torch.set_float32_matmul_precision("highest")
 
 
 def results(path, score, graph, operands):

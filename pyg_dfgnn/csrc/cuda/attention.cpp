@@ -81,9 +81,11 @@ cuda::Attention operands_of(const Attention& a) {
           a.tile_batches};
 }
 
-// The same, with what torch lets products of float32 matrices do (torch.set_float32_matmul_precision).
+// The same, with what torch lets products of float32 matrices do: torch.set_float32_matmul_precision, or
+// torch.backends.cuda.matmul.fp32_precision, of which Context::allowTF32CuBLAS takes the first alone.
 cuda::Attention with_precision(cuda::Attention a) {
-  a.allow_tf32 = a.type == cuda::Type::f32 && at::globalContext().allowTF32CuBLAS();
+  const auto precision = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
+  a.allow_tf32 = precision == at::Float32Precision::TF32;
   return a;
 }
 
