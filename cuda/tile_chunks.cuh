@@ -8,8 +8,8 @@ namespace dfgnn::cuda::tile {
 
 // For each chunk: first(), then second() if kHasSecond, then, unless kFirstUntilSecond, release(). The first matrix's
 // rows may be used until second() where kFirstUntilSecond, else until release(); the second's until the next first().
-// All threads of the block must come to each. kDouble: room for two chunks of each matrix, which takes one barrier a
-// chunk and not one a matrix.
+// All threads of the block must come to each, with products of what they may no longer use ended. kDouble: room for two
+// chunks of each matrix, which takes one barrier a chunk and not one a matrix.
 template <class S, bool kHasSecond, bool kFirstUntilSecond, bool kDouble>
 class Chunks {
   static_assert(kHasSecond || kDouble);
