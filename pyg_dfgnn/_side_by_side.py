@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .graph import Graph, may_be_sparse, with_list, with_masks
+from .graph import Graph, with_tile_data
 
 TILE_STRIDE = 64
 
@@ -41,21 +41,18 @@ class SideBySide:
             )
             graph = Graph(
                 rowptr, col, eid, colptr, row, perm, self.num_nodes, self.num_nodes, -1, self_loops,
-                tiles, self.tile_blocks,
+                tiles, self.tile_blocks, *self._tile_sizes(col.numel()),
             )  # fmt: skip
-            graph = with_masks(graph)
-            if tiles.is_cuda and may_be_sparse(graph):
-                graph = self._with_list(graph)
-            self.graphs[self_loops] = graph
+            self.graphs[self_loops] = with_tile_data(graph)
         return self.graphs[self_loops]
 
-    def _with_list(self, graph: Graph) -> Graph:
-        """With the sizes of tiles as the host can tell, from averages: where one does not fit,
-        that is slower and not wrong."""
-        graphs = self.arguments[2].numel() - 1
-        mean, degree = self.num_nodes / graphs, graph.col.numel() / self.num_nodes
+    def _tile_sizes(self, num_edges: int) -> tuple[int, int]:
+        """Nodes and batches of the largest tile as the host can tell, from averages: where one does
+        not fit, that is slower and not wrong."""
+        graphs, num_nodes = max(1, self.arguments[2].numel() - 1), max(1, self.num_nodes)
+        mean, degree = num_nodes / graphs, num_edges / num_nodes
         nodes = int(1.125 * mean if mean >= TILE_STRIDE else TILE_STRIDE + mean) + 1
-        return with_list(graph, nodes, int(nodes * (degree + 2) / 32 + degree / 2) + 2)
+        return nodes, int(nodes * (degree + 2) / 32 + degree / 2) + 2
 
     def edge_index(self) -> Tensor:
         """``[2, E]``, int64, sorted by destination and then by source."""

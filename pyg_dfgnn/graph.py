@@ -290,11 +290,11 @@ def with_tile_data(g: Graph) -> Graph:
     """The graph with what method "auto" reads of its tiles: masks where it may choose "tile", and
     their list where it may choose "resident". Scriptable; waits for nothing."""
     tile_nodes, tile_batches = g.tile_nodes, g.tile_batches
-    g = with_masks(g)
-    return with_list(g, tile_nodes, tile_batches) if may_be_sparse(g) else g
+    g = _with_masks(g)
+    return _with_list(g, tile_nodes, tile_batches) if _may_be_sparse(g) else g
 
 
-def with_masks(g: Graph) -> Graph:
+def _with_masks(g: Graph) -> Graph:
     """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable; waits for
     nothing."""
     tiles = g.tiles
@@ -305,17 +305,17 @@ def with_masks(g: Graph) -> Graph:
     return _with_tiles_of(g, tiles, -1, -1)
 
 
-def may_be_sparse(g: Graph) -> bool:
+def _may_be_sparse(g: Graph) -> bool:
     """Whether method "auto" may choose "resident", and not always "tile"."""
     is_dense = 110 * g.tile_blocks < g.col.size(0) + 4 * g.num_dst
     return g.tile_blocks >= 0 and not is_dense and g.num_dst > 0 and g.col.size(0) > 0
 
 
-def with_list(g: Graph, tile_nodes: int, tile_batches: int) -> Graph:
-    """The graph with the list of its tiles, whose largest has so many nodes and batches, more or
-    less, where it may fit in shared memory. Scriptable; waits for nothing."""
+def _with_list(g: Graph, tile_nodes: int, tile_batches: int) -> Graph:
+    """The graph, on CUDA with the list of its tiles, whose largest has so many nodes and batches,
+    more or less, where it may fit in shared memory. Scriptable; waits for nothing."""
     tiles = g.tiles
-    if tiles is None or not _may_fit(tile_nodes):
+    if tiles is None or not tiles.is_cuda or not _may_fit(tile_nodes):
         return g
     listed = torch.ops.dfgnn.with_list(tiles, g.num_dst)
     return _with_tiles_of(g, listed, tile_nodes, tile_batches)

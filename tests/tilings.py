@@ -1,8 +1,12 @@
 """Graphs in all that matters to method "tile", and how it cuts them."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import graphs
+import hypothesis
+import pytest
+import torch
 from graphs import Csr
 from hypothesis import strategies as st
 
@@ -39,3 +43,19 @@ def batches(draw) -> Csr:
         else:
             row.append(rng.choice([-1, len(rows)]) if change == "outside" else len(rows) // 2)
     return graphs.from_rows(rows, len(rows))
+
+
+def make_tests(check: Callable[[Csr], None]) -> tuple[Callable, Callable]:
+    """``test_graphs`` and ``test_drawn``, which check graphs of either index type."""
+    dtypes = [torch.int32, torch.int64]
+
+    @pytest.mark.parametrize("index", dtypes, ids=str)
+    @pytest.mark.parametrize("name", SQUARE)
+    def test_graphs(name, index, device):
+        check(graphs.make(name, device, index))
+
+    @hypothesis.given(graph=batches(), index=st.sampled_from(dtypes))
+    def test_drawn(graph, index, device):
+        check(graph.to(device, index))
+
+    return test_graphs, test_drawn

@@ -32,9 +32,10 @@ class Workload:
     def of_csr(cls, name: str, rowptr: Tensor, col: Tensor, ptr: Tensor | None) -> "Workload":
         nodes = rowptr.numel() - 1
         graph, _ = with_numbers(*convert_csr(rowptr, col, nodes, nodes))
-        masks, _ = torch.ops.dfgnn.find_tiles(rowptr, col)
-        if rowptr.is_cuda:  # the CPU has no use for them
-            masks = torch.ops.dfgnn.with_masks(masks, rowptr, col, graph.colptr, graph.row)
+        if graph.tiles is None:  # on the CPU, which has no use for masks
+            masks, _ = torch.ops.dfgnn.find_tiles(rowptr, col)
+        else:
+            masks = torch.ops.dfgnn.with_masks(graph.tiles, rowptr, col, graph.colptr, graph.row)
         return cls(name, with_tile_data(graph), masks, ptr)
 
     @classmethod

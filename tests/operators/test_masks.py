@@ -3,13 +3,11 @@
 from itertools import pairwise
 
 import graphs
-import hypothesis
 import pytest
 import torch
 from calls import SCORES, backward_arguments, make_operands, operator
 from graphs import Csr
-from hypothesis import strategies as st
-from tilings import CHUNK, MAX_CHUNKS, SQUARE, batches, rows_of
+from tilings import CHUNK, MAX_CHUNKS, make_tests, rows_of
 
 ops = torch.ops.dfgnn
 
@@ -68,15 +66,7 @@ def check(graph: Csr) -> None:
     assert masks.tolist() == expected
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("name", SQUARE)
-def test_graphs(name, index, device):
-    check(graphs.make(name, device, index))
-
-
-@hypothesis.given(graph=batches(), index=st.sampled_from([torch.int32, torch.int64]))
-def test_drawn(graph, index, device):
-    check(graph.to(device, index))
+test_graphs, test_drawn = make_tests(check)
 
 
 @pytest.mark.parametrize("edge_terms", [False, True])

@@ -3,12 +3,10 @@
 from itertools import pairwise
 
 import graphs
-import hypothesis
 import pytest
 import torch
 from graphs import Csr
-from hypothesis import strategies as st
-from tilings import SQUARE, batches
+from tilings import make_tests
 
 ops = torch.ops.dfgnn
 # cuda/resident_geometry.h
@@ -48,15 +46,7 @@ def check(graph: Csr) -> None:
     assert listed[count:].tolist() == each + [graph.num_dst] * (count - len(each))
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("name", SQUARE)
-def test_graphs(name, index, device):
-    check(graphs.make(name, device, index))
-
-
-@hypothesis.given(graph=batches(), index=st.sampled_from([torch.int32, torch.int64]))
-def test_drawn(graph, index, device):
-    check(Csr(graph.rowptr.to(device, index), graph.col.to(device, index), graph.num_src))
+test_graphs, test_drawn = make_tests(check)
 
 
 def test_more_tiles_than_a_block_of_the_gpu_has_threads(device):

@@ -4,12 +4,10 @@ from itertools import accumulate, pairwise
 from math import ceil
 
 import graphs
-import hypothesis
 import pytest
 import torch
 from graphs import Csr
-from hypothesis import strategies as st
-from tilings import CHUNK, MAX_CHUNKS, SQUARE, STRIDE, WARP_ROWS, WINDOW, batches, rows_of
+from tilings import CHUNK, MAX_CHUNKS, STRIDE, WARP_ROWS, WINDOW, make_tests, rows_of
 
 find_tiles = torch.ops.dfgnn.find_tiles
 
@@ -71,15 +69,7 @@ def check(graph: Csr) -> None:
     assert int(blocks) == expected_blocks(rows, tiles.tolist())
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("name", SQUARE)
-def test_graphs(name, index, device):
-    check(graphs.make(name, device, index))
-
-
-@hypothesis.given(graph=batches(), index=st.sampled_from([torch.int32, torch.int64]))
-def test_drawn(graph, index, device):
-    check(graph.to(device, index))
+test_graphs, test_drawn = make_tests(check)
 
 
 def test_graphs_of_a_batch_are_apart():
