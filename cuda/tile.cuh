@@ -72,13 +72,15 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Rows of features, at a multiple of 1024 bytes. Pieces of 16 bytes change places as wgmma has it (warpgroup.cuh), so
-// that no reader meets a bank conflict.
+constexpr int kMatrixAlignment = 8 * warpgroup::kPanelBytes;  // rows of a panel are swizzled by eights
+
+// Rows of features, at a multiple of kMatrixAlignment. Pieces of 16 bytes change places as wgmma has it
+// (warpgroup.cuh), so that no reader meets a bank conflict.
 template <class S, int kRows>
 struct Matrix {
   static constexpr int kPanelStride = kRows * S::kPanelBytes, kScalesBegin = kRows * S::kRowBytes;
-  static constexpr int kBytes = kScalesBegin + (S::kScaled ? 1024 : 0);
-  static_assert(kRows * sizeof(float) <= 1024);
+  static constexpr int kBytes = kScalesBegin + (S::kScaled ? kMatrixAlignment : 0);
+  static_assert(kScalesBegin % kMatrixAlignment == 0 && kRows * sizeof(float) <= kMatrixAlignment);
 
   unsigned char* bytes;
 

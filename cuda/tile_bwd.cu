@@ -299,7 +299,7 @@ template <bool kRows, Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions>))
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                     int heads_of_block) {
-  extern __shared__ __align__(1024) unsigned char stages[];
+  extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
   Window w;
   if (!find_window(a, w)) return;

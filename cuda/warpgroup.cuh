@@ -93,4 +93,17 @@ __device__ __forceinline__ void multiply_nn(float (&d)[kTiles][4], const uint32_
   }
 }
 
+#undef DFGNN_REGISTERS_16
+#undef DFGNN_REGISTERS_32
+#undef DFGNN_REGISTERS_64
+#undef DFGNN_TILE
+#undef DFGNN_TILES_4
+#undef DFGNN_TILES_8
+#undef DFGNN_WGMMA
+#undef DFGNN_MULTIPLY_NT
+#undef DFGNN_MULTIPLY_NN
+#undef DFGNN_MULTIPLY_NN_64
+#undef DFGNN_TILES_16
+#undef DFGNN_MULTIPLY_NN_128
+
 }  // namespace dfgnn::cuda::warpgroup
