@@ -1,4 +1,4 @@
-"""Attention over the edges of a graph: scriptable wrappers of ``torch.ops.dfgnn.attention``.
+"""Attention over the edges of a graph: scriptable wrappers of ``torch.ops.dfgnn``.
 
 For every destination ``i`` and head ``h`` they compute
 
@@ -22,41 +22,12 @@ Features are float32, float16, bfloat16 or float64, and logits and sums are floa
 float64).
 """
 
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor
 
 from .graph import Graph
-
-
-def _by_name(
-    overload: str,
-    graph: Graph,
-    bias: Optional[Tensor],
-    dropout_p: float,
-    method: str,
-    **operands: Any,
-) -> Tensor:
-    """A call of the operator's overload. To find one by its arguments takes longer than the call,
-    for all but the first; only TorchScript, which has no names for them, has it done."""
-    out, _ = getattr(torch.ops.dfgnn.attention, overload)(
-        graph.rowptr,
-        graph.col,
-        **operands,
-        bias=bias,
-        dropout_p=dropout_p,
-        colptr=graph.colptr,
-        row=graph.row,
-        perm=graph.perm,
-        method=method,
-        max_degree=graph.max_degree,
-        tiles=graph.tiles,
-        tile_blocks=graph.tile_blocks,
-        tile_nodes=graph.tile_nodes,
-        tile_batches=graph.tile_batches,
-    )
-    return out
 
 
 def dot_attention(
@@ -82,24 +53,25 @@ def dot_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
     """
-    out, _ = torch.ops.dfgnn.attention(
+    out, _ = torch.ops.dfgnn.dot_attention(
         graph.rowptr,
         graph.col,
-        q=q,
-        k=k,
-        v=v,
-        scale=scale,
-        bias=bias,
-        dropout_p=dropout_p,
-        colptr=graph.colptr,
-        row=graph.row,
-        perm=graph.perm,
-        method=method,
-        max_degree=graph.max_degree,
-        tiles=graph.tiles,
-        tile_blocks=graph.tile_blocks,
-        tile_nodes=graph.tile_nodes,
-        tile_batches=graph.tile_batches,
+        q,
+        k,
+        v,
+        scale,
+        bias,
+        dropout_p,
+        None,
+        graph.colptr,
+        graph.row,
+        graph.perm,
+        method,
+        graph.max_degree,
+        graph.tiles,
+        graph.tile_blocks,
+        graph.tile_nodes,
+        graph.tile_batches,
     )
     return out
 
@@ -125,34 +97,25 @@ def cosine_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``x_src``'s dtype.
     """
-    if not torch.jit.is_scripting():
-        return _by_name(
-            "cosine",
-            graph,
-            bias,
-            dropout_p,
-            method,
-            x_dst=x_dst,
-            x_src=x_src,
-            beta=beta,
-        )
-    out, _ = torch.ops.dfgnn.attention(
+    out, _ = torch.ops.dfgnn.cosine_attention(
         graph.rowptr,
         graph.col,
-        x_dst=x_dst,
-        x_src=x_src,
-        beta=beta,
-        bias=bias,
-        dropout_p=dropout_p,
-        colptr=graph.colptr,
-        row=graph.row,
-        perm=graph.perm,
-        method=method,
-        max_degree=graph.max_degree,
-        tiles=graph.tiles,
-        tile_blocks=graph.tile_blocks,
-        tile_nodes=graph.tile_nodes,
-        tile_batches=graph.tile_batches,
+        x_dst,
+        x_src,
+        beta,
+        bias,
+        dropout_p,
+        None,
+        graph.colptr,
+        graph.row,
+        graph.perm,
+        1e-12,
+        method,
+        graph.max_degree,
+        graph.tiles,
+        graph.tile_blocks,
+        graph.tile_nodes,
+        graph.tile_batches,
     )
     return out
 
@@ -182,38 +145,26 @@ def additive_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
     """
-    if not torch.jit.is_scripting():
-        return _by_name(
-            "additive",
-            graph,
-            bias,
-            dropout_p,
-            method,
-            a_dst=a_dst,
-            a_src=a_src,
-            v=v,
-            negative_slope=negative_slope,
-            a_edge=a_edge,
-        )
-    out, _ = torch.ops.dfgnn.attention(
+    out, _ = torch.ops.dfgnn.additive_attention(
         graph.rowptr,
         graph.col,
-        a_dst=a_dst,
-        a_src=a_src,
-        v=v,
-        negative_slope=negative_slope,
-        a_edge=a_edge,
-        bias=bias,
-        dropout_p=dropout_p,
-        colptr=graph.colptr,
-        row=graph.row,
-        perm=graph.perm,
-        method=method,
-        max_degree=graph.max_degree,
-        tiles=graph.tiles,
-        tile_blocks=graph.tile_blocks,
-        tile_nodes=graph.tile_nodes,
-        tile_batches=graph.tile_batches,
+        a_dst,
+        a_src,
+        v,
+        negative_slope,
+        a_edge,
+        bias,
+        dropout_p,
+        None,
+        graph.colptr,
+        graph.row,
+        graph.perm,
+        method,
+        graph.max_degree,
+        graph.tiles,
+        graph.tile_blocks,
+        graph.tile_nodes,
+        graph.tile_batches,
     )
     return out
 
@@ -241,36 +192,25 @@ def additive_v2_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``x_src``'s dtype.
     """
-    if not torch.jit.is_scripting():
-        return _by_name(
-            "additive_v2",
-            graph,
-            bias,
-            dropout_p,
-            method,
-            x_dst=x_dst,
-            x_src=x_src,
-            att=att,
-            negative_slope=negative_slope,
-        )
-    out, _ = torch.ops.dfgnn.attention(
+    out, _ = torch.ops.dfgnn.additive_v2_attention(
         graph.rowptr,
         graph.col,
-        x_dst=x_dst,
-        x_src=x_src,
-        att=att,
-        negative_slope=negative_slope,
-        bias=bias,
-        dropout_p=dropout_p,
-        colptr=graph.colptr,
-        row=graph.row,
-        perm=graph.perm,
-        method=method,
-        max_degree=graph.max_degree,
-        tiles=graph.tiles,
-        tile_blocks=graph.tile_blocks,
-        tile_nodes=graph.tile_nodes,
-        tile_batches=graph.tile_batches,
+        x_dst,
+        x_src,
+        att,
+        bias,
+        dropout_p,
+        negative_slope,
+        None,
+        graph.colptr,
+        graph.row,
+        graph.perm,
+        method,
+        graph.max_degree,
+        graph.tiles,
+        graph.tile_blocks,
+        graph.tile_nodes,
+        graph.tile_batches,
     )
     return out
 

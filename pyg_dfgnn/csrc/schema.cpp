@@ -19,24 +19,26 @@ const std::string kBackwardHead =
     "Tensor perm, ";
 const std::string kBackwardTail = kDropout + kSeed;
 
-void define_family(torch::Library& m, const std::string& forward, const std::string& backward,
-                   const std::string& route) {
+// Both passes of a family; where `by_position` is set, its forward overloads also as operators of their own,
+// "<score>_attention", whose arguments need no names (positional.cpp).
+void define_family(torch::Library& m, const std::string& forward, const std::string& backward, const std::string& route,
+                   bool by_position = false) {
   const auto def = [&m](const std::string& schema) { m.def(schema.c_str()); };
-  const std::string results = ") -> (Tensor out, Tensor lse)";
+  const auto def_forward = [&](const std::string& score, const std::string& arguments) {
+    const std::string rest = arguments + route + ") -> (Tensor out, Tensor lse)";
+    def(forward + "." + score + "(Tensor rowptr, Tensor col, *, " + rest);
+    if (by_position) def(score + "_attention(Tensor rowptr, Tensor col, " + rest);
+  };
   // Saved TorchScript keeps neither overloads nor the names of positional arguments: what tells the overloads apart is
   // the names of the keyword-only arguments, hence the operands', and the types of all in order, hence the places of
   // eps and of additive_v2's negative_slope.
   const std::string cosine = ", float eps=1e-12";
   const std::string additive = "float negative_slope=0.2, Tensor? a_edge=None, ";
   const std::string additive_v2 = kDropout + "float negative_slope=0.2, ";
-  def(forward + ".dot(Tensor rowptr, Tensor col, *, Tensor q, Tensor k, Tensor v, float? scale=None, " + kForwardTail +
-      route + results);
-  def(forward + ".cosine(Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor beta, " + kForwardTail +
-      cosine + route + results);
-  def(forward + ".additive(Tensor rowptr, Tensor col, *, Tensor a_dst, Tensor a_src, Tensor v, " + additive +
-      kForwardTail + route + results);
-  def(forward + ".additive_v2(Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor att, " + additive_v2 +
-      kSeedAndCsc + route + results);
+  def_forward("dot", "Tensor q, Tensor k, Tensor v, float? scale=None, " + kForwardTail);
+  def_forward("cosine", "Tensor x_dst, Tensor x_src, Tensor beta, " + kForwardTail + cosine);
+  def_forward("additive", "Tensor a_dst, Tensor a_src, Tensor v, " + additive + kForwardTail);
+  def_forward("additive_v2", "Tensor x_dst, Tensor x_src, Tensor att, " + additive_v2 + kSeedAndCsc);
   def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kBackwardTail +
       route + ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
   def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, *, " + kBackwardTail + cosine +
@@ -65,7 +67,8 @@ TORCH_LIBRARY(dfgnn, m) {
   define_family(m, "tile_fwd", "tile_bwd", ", Tensor? tiles=None");
   define_family(m, "attention", "attention_bwd",
                 ", str method=\"auto\", SymInt max_degree=-1, Tensor? tiles=None, SymInt tile_blocks=-1, "
-                "SymInt tile_nodes=-1, SymInt tile_batches=-1");
+                "SymInt tile_nodes=-1, SymInt tile_batches=-1",
+                true);
   m.def(
       "coo_to_csr(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False) -> "
       "(Tensor rowptr, Tensor col, Tensor eid, Tensor stats)");
