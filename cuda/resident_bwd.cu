@@ -4,7 +4,9 @@
 //   dQ = scale dS K, dK = scale dS^T Q, dV = (keep P)^T dO
 //
 // keep P and dS of the edges stay in shared memory: sums over a row's edges give dQ; then they are put into the order
-// of the edges by source, whose sums give dK and dV. No atomics on numbers, so that results are the same bits.
+// of the edges by source, whose sums give dK and dV. No atomics on numbers, so that results are the same bits. With
+// cosine scores K is V, and scale a number of each node on either side; additive scores do without Q, K and scale:
+// their P comes of two numbers, and dS times the slope sums up to the gradients of those.
 #include "resident.cuh"
 #include "resident_shapes.cuh"
 
@@ -35,20 +37,39 @@ struct Layout {
   }
 };
 
-// The row's dots become keep P, and keep's dP becomes scale dS.
-template <class S>
-__device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, const Gradients& g, const Slices<S>& edges,
-                                              float* weights, float* gradients, int slice, const SliceRow& row,
-                                              int64_t node_and_head, int h) {
+// Stores the sum of what a group's lanes have as the number of a row's node.
+template <class T>
+__device__ __forceinline__ void store_number(const Typed<T>& a, void* data, int node, int h, const SliceRow& row,
+                                             float x) {
+  x = lanes_sum<kLanes>(x);
+  if (row.live && lane_in_group() == 0) static_cast<float*>(data)[a.scalar(node, h)] = x;
+}
+
+// The row's dots, or what the score does without, become keep P, and dP becomes the gradient of the dots, or of the two
+// numbers, whose sum is then stored.
+template <Score score, class S>
+__device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, const Gradients& g, const Tile& tile,
+                                              const Slices<S>& edges, float* weights, float* gradients, int slice,
+                                              const SliceRow& row, int h) {
+  constexpr bool kAdditive = score == Score::additive;
   const Dropout dropout(a);
-  const float lse = a.at(g.lse, node_and_head);
-  float delta = 0;
+  const int i = tile.first + row.node;
+  const int64_t node_and_head = a.scalar(i, h);
+  const float lse = a.at(g.lse, node_and_head), own_term = dst_term<score>(a, i, h);
+  const auto logit = [&](int slot, int64_t position) {
+    const float term = src_term<score>(a, tile.first + edges.node(slot), h);
+    return logit_of<score>(a, kAdditive ? 0.f : weights[slot], own_term, term, position, h);
+  };
+  const auto factor = [&](int slot, int64_t position) {
+    if constexpr (kAdditive) return logit(slot, position).slope;
+    return score == Score::dot ? a.logit_scale : src_term<score>(a, tile.first + edges.node(slot), h);
+  };
+  float delta = 0, sum = 0;
   __syncwarp();
   for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
     float p = 0, dp = 0;
     if (position >= 0) {
-      const float s = logit_of<Score::dot>(a, weights[slot], a.logit_scale, 1.f, position, h).value;
-      p = exp_difference(s, lse);
+      p = exp_difference(logit(slot, position).value, lse);
       dp = gradients[slot] * dropout.factor(position, h);
     }
     delta += p * dp;
@@ -59,13 +80,18 @@ __device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, con
   if (g.grad_lse) delta -= a.at(g.grad_lse, node_and_head);
   for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
     const float p = weights[slot], ds = p * (gradients[slot] - delta);
+    float operand = 0;
+    if (position >= 0) operand = ds * factor(slot, position);
     if (g.bias && position >= 0) static_cast<float*>(g.bias)[a.scalar(position, h)] = ds;
+    if (kAdditive && g.a_edge && position >= 0) static_cast<float*>(g.a_edge)[a.scalar(position, h)] = operand;
     if (dropout.active() && position >= 0) weights[slot] = p * dropout.factor(position, h);
-    gradients[slot] = position >= 0 ? ds * a.logit_scale : 0.f;
+    gradients[slot] = operand;
+    sum += operand;
   });
+  if constexpr (kAdditive) store_number(a, g.dst, i, h, row, sum);
 }
 
-template <class S>
+template <Score score, class S>
 __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, const Gradients& g, const Tile& tile,
                                               int h, unsigned char* memory, int bytes) {
   const Layout<S> layout{memory, bytes, tile.nodes};
@@ -93,20 +119,36 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
     chunk.wait();
     return false;
   }
+  constexpr bool kNeedsDots = score != Score::additive;
+  constexpr bool kShared = score == Score::cosine;  // K is V
+  const auto finish_last = [&](int c) {             // where that is the last chunk
+    return [&, c](int slice, const SliceRow& row) {
+      if (c + 1 == chunks) differentiate<score>(a, g, tile, rows, weights, gradients, slice, row, h);
+    };
+  };
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     chunk.wait();
-    add_dots<S>(rows, rows_of(g.grad_out), c, chunk, gradients, [](int, const SliceRow&) {});
+    if constexpr (kNeedsDots) {
+      add_dots<S>(rows, rows_of(g.grad_out), c, chunk, gradients, [](int, const SliceRow&) {});
+    } else {
+      add_dots<S>(rows, rows_of(g.grad_out), c, chunk, gradients, finish_last(c));
+    }
+    if constexpr (kShared) {
+      add_dots<S>(rows, rows_of(a.dst), c, chunk, weights, finish_last(c));
+      if (c + 1 == chunks) break;
+    }
     __syncthreads();
-    c + 1 < chunks ? chunk.start(rows_of(a.value), c + 1) : chunk.start(rows_of(a.src), 0);
+    if (c + 1 < chunks) {
+      chunk.start(rows_of(a.value), c + 1);
+    } else if (kNeedsDots) {
+      chunk.start(rows_of(a.src), 0);
+    }
   }
 #pragma unroll 1
-  for (int c = 0; c < chunks; ++c) {
+  for (int c = 0; kNeedsDots && !kShared && c < chunks; ++c) {
     chunk.wait();
-    add_dots<S>(rows, rows_of(a.dst), c, chunk, weights, [&](int slice, const SliceRow& row) {
-      if (c + 1 < chunks) return;
-      differentiate<S>(a, g, rows, weights, gradients, slice, row, a.scalar(tile.first + row.node, h), h);
-    });
+    add_dots<S>(rows, rows_of(a.dst), c, chunk, weights, finish_last(c));
     if (c + 1 == chunks) break;
     __syncthreads();
     chunk.start(rows_of(a.src), c + 1);
@@ -115,7 +157,7 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   columns.fetch(a.perm);
   __syncwarp();  // the last chunk of K is there still, and a warp's weights are its own
 #pragma unroll 1
-  for (int c = chunks - 1; c >= 0; --c) {
+  for (int c = chunks - 1; kNeedsDots && c >= 0; --c) {
     store_sums<S>(rows, chunk, gradients, rows_of(g.dst), c);
     __syncthreads();
     if (c == 0) break;
@@ -124,7 +166,7 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   }
 
   float2* reordered = reinterpret_cast<float2*>(memory);
-  columns.for_slots([&](int slot, int64_t entry) {
+  columns.for_slots([&](int slot, int column, int64_t entry) {
     float2 numbers{0, 0};
     int node = -1;
     if (entry >= 0) {
@@ -134,6 +176,9 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
       if (e >= 0 && e < rows.degree(node)) {
         const int from = rows.slot(places[node], static_cast<int>(e));
         numbers = {weights[from], gradients[from]};
+        if constexpr (score == Score::cosine) {  // what the columns' sums are of is scaled by the rows' terms
+          numbers.y *= dst_term<score>(a, tile.first + node, h) / src_term<score>(a, tile.first + column, h);
+        }
       } else {
         fits = false;
       }
@@ -149,10 +194,16 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   }
   __syncthreads();
 
-  chunk.start(rows_of(a.dst), chunks - 1);
+  chunk.start(rows_of(kNeedsDots ? a.dst : g.grad_out), chunks - 1);
   chunk.set_zeros();
+  for (int t = threadIdx.x / kWarp; !kNeedsDots && t < columns.count(); t += S::kWarps) {
+    const SliceRow row = columns.row(t);
+    float sum = 0;
+    for_edges_of(columns, t, row, [&](int slot, int64_t) { sum += gradients[slot]; });
+    store_number(a, g.src, tile.first + row.node, h, row, sum);
+  }
 #pragma unroll 1
-  for (int c = chunks - 1; c >= 0; --c) {
+  for (int c = chunks - 1; kNeedsDots && c >= 0; --c) {
     chunk.wait();
     store_sums<S>(columns, chunk, gradients, rows_of(g.src), c);
     __syncthreads();
@@ -169,17 +220,17 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   return true;
 }
 
-template <class S>
+template <Score score, class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     resident_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                         int bytes) {
   extern __shared__ __align__(128) unsigned char memory[];
   const int h = blockIdx.y;
   for_tiles<S>(
-      a, [&](const Tile& tile) { return backward_tile<S>(a, g, tile, h, memory, bytes); },
+      a, [&](const Tile& tile) { return backward_tile<score, S>(a, g, tile, h, memory, bytes); },
       [&](int n) {
-        edge_by_edge::backward_row<Score::dot, kMostFeatures, false>(a, g, n, h);
-        edge_by_edge::backward_column<Score::dot, kMostFeatures, false>(a, g, n, h);
+        edge_by_edge::backward_row<score, kMostFeatures, false>(a, g, n, h);
+        edge_by_edge::backward_column<score, kMostFeatures, false>(a, g, n, h);
       });
 }
 
@@ -188,8 +239,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 bool resident_bwd_fits(const Attention& a) { return fits_device(a, Pass::backward); }
 
 cudaError_t resident_bwd(const Attention& a, const Gradients& g, cudaStream_t stream) {
-  return for_resident_shape(a, Pass::backward, [&]<class S>() {
-    return launch_resident<S>(resident_bwd_kernel<S>, a, stream, Typed<typename S::T>{a}, g);
+  return for_resident_shape(a, Pass::backward, [&]<Score score, class S>() {
+    return launch_resident<S>(resident_bwd_kernel<score, S>, a, stream, Typed<typename S::T>{a}, g);
   });
 }
 

@@ -1,5 +1,5 @@
-// Resident forward: chunks of K give logits, which stay in shared memory, their softmax is taken in place, and chunks
-// of V give `out` (resident.cuh).
+// Resident forward: chunks of K give logits, or two numbers do, which stay in shared memory; their softmax is taken in
+// place, and chunks of V give `out` (resident.cuh).
 #include "resident.cuh"
 #include "resident_shapes.cuh"
 
@@ -8,16 +8,22 @@ namespace {
 
 using namespace resident;
 
-// The row's dots become weights that sum to 1, those that dropout keeps scaled. Returns lse.
-template <class S>
-__device__ __forceinline__ float softmax(const Typed<typename S::T>& a, const Slices<S>& edges, float* numbers,
-                                         int slice, const SliceRow& row, int h) {
+// The row's dots, or what the score does without, become weights that sum to 1, those that dropout keeps scaled. Stores
+// lse.
+template <Score score, class S>
+__device__ __forceinline__ void softmax(const Typed<typename S::T>& a, const Outputs& outputs, const Tile& tile,
+                                        const Slices<S>& edges, float* numbers, int slice, const SliceRow& row, int h) {
   const Dropout dropout(a);
+  const float own_term = dst_term<score>(a, tile.first + row.node, h);
   float largest = -INFINITY, sum = 0;
   __syncwarp();
   for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
     float s = -INFINITY;
-    if (position >= 0) s = logit_of<Score::dot>(a, numbers[slot], a.logit_scale, 1.f, position, h).value;
+    if (position >= 0) {
+      const float dot = score == Score::additive ? 0.f : numbers[slot];
+      const float term = src_term<score>(a, tile.first + edges.node(slot), h);
+      s = logit_of<score>(a, dot, own_term, term, position, h).value;
+    }
     numbers[slot] = s;
     largest = fmaxf(largest, s);
   });
@@ -32,11 +38,13 @@ __device__ __forceinline__ float softmax(const Typed<typename S::T>& a, const Sl
   for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
     numbers[slot] *= dropout.active() && position >= 0 ? share * dropout.factor(position, h) : share;
   });
-  return largest + log(sum);
+  if (row.live && lane_in_group() == 0) {
+    static_cast<float*>(outputs.lse)[a.scalar(tile.first + row.node, h)] = largest + log(sum);
+  }
 }
 
 // Shared memory: a chunk, what slices have of rows; then, of slots, offsets and a number each.
-template <class S>
+template <Score score, class S>
 __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, const Outputs& outputs, const Tile& tile,
                                              int h, unsigned char* memory, int bytes) {
   const Chunk<S> chunk{memory, tile.nodes};
@@ -44,7 +52,8 @@ __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, cons
   if (edges_begin > bytes) return false;
   const auto rows_of = [&](const void* data) { return Rows(a, data, tile, h); };
   const int chunks = a.head_dim * static_cast<int>(sizeof(typename S::T)) / kRowBytes;
-  chunk.start(rows_of(a.src), 0);
+  constexpr bool kNeedsDots = score != Score::additive;
+  chunk.start(rows_of(kNeedsDots ? a.src : a.value), 0);
   chunk.set_zeros();
   Slices<S> edges(tile, memory + rows_begin);
   bool fits = edges.sort(a.rowptr, a.num_edges);
@@ -57,15 +66,17 @@ __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, cons
     chunk.wait();
     return false;
   }
+  const auto finish = [&](int slice, const SliceRow& row) {
+    softmax<score>(a, outputs, tile, edges, numbers, slice, row, h);
+  };
+  if constexpr (!kNeedsDots) {
+    for (int t = threadIdx.x / kWarp; t < edges.count(); t += S::kWarps) finish(t, edges.row(t));
+  }
 #pragma unroll 1
-  for (int c = 0; c < chunks; ++c) {
+  for (int c = 0; kNeedsDots && c < chunks; ++c) {
     chunk.wait();
     add_dots<S>(edges, rows_of(a.dst), c, chunk, numbers, [&](int slice, const SliceRow& row) {
-      if (c + 1 < chunks) return;
-      const float lse = softmax<S>(a, edges, numbers, slice, row, h);
-      if (row.live && lane_in_group() == 0) {
-        static_cast<float*>(outputs.lse)[a.scalar(tile.first + row.node, h)] = lse;
-      }
+      if (c + 1 == chunks) finish(slice, row);
     });
     __syncthreads();
     c + 1 < chunks ? chunk.start(rows_of(a.src), c + 1) : chunk.start(rows_of(a.value), 0);
@@ -81,15 +92,15 @@ __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, cons
   return true;
 }
 
-template <class S>
+template <Score score, class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     resident_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                         int bytes) {
   extern __shared__ __align__(128) unsigned char memory[];
   const int h = blockIdx.y;
   for_tiles<S>(
-      a, [&](const Tile& tile) { return forward_tile<S>(a, outputs, tile, h, memory, bytes); },
-      [&](int i) { edge_by_edge::forward_row<Score::dot, kMostFeatures>(a, outputs, i, h); });
+      a, [&](const Tile& tile) { return forward_tile<score, S>(a, outputs, tile, h, memory, bytes); },
+      [&](int i) { edge_by_edge::forward_row<score, kMostFeatures>(a, outputs, i, h); });
 }
 
 }  // namespace
@@ -97,8 +108,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 bool resident_fwd_fits(const Attention& a) { return fits_device(a, Pass::forward); }
 
 cudaError_t resident_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
-  return for_resident_shape(a, Pass::forward, [&]<class S>() {
-    return launch_resident<S>(resident_fwd_kernel<S>, a, stream, Typed<typename S::T>{a}, outputs);
+  return for_resident_shape(a, Pass::forward, [&]<Score score, class S>() {
+    return launch_resident<S>(resident_fwd_kernel<score, S>, a, stream, Typed<typename S::T>{a}, outputs);
   });
 }
 

@@ -39,9 +39,9 @@ __device__ __forceinline__ void for_tiles(const Typed<typename S::T>& a, const V
   }
 }
 
-// Calls launch.operator()<S>() with the shape of most blocks a multiprocessor in which the tiles fit; threads are as
-// many as registers allow.
-template <class T, class Launch>
+// Calls launch.operator()<score, S>() with the shape of most blocks a multiprocessor in which the tiles fit; threads
+// are as many as registers allow.
+template <Score score, class T, class Launch>
 cudaError_t for_resident_threads(const Attention& a, Pass pass, const Launch& launch) {
   constexpr int kThreads = 768;  // of a multiprocessor
   const int64_t bytes = pass == Pass::forward ? forward_bytes(a.tile_nodes, a.tile_batches, a.max_degree)
@@ -51,26 +51,39 @@ cudaError_t for_resident_threads(const Attention& a, Pass pass, const Launch& la
   using Medium = Shape<T, kThreads / 4, 4>;
   using Large = Shape<T, kThreads / 2, 2>;
   using Whole = Shape<T, kThreads, 1>;
-  if (fits.template operator()<Small>()) return launch.template operator()<Small>();
-  if (fits.template operator()<Medium>()) return launch.template operator()<Medium>();
-  if (fits.template operator()<Large>()) return launch.template operator()<Large>();
-  if (fits.template operator()<Whole>()) return launch.template operator()<Whole>();
+  if (fits.template operator()<Small>()) return launch.template operator()<score, Small>();
+  if (fits.template operator()<Medium>()) return launch.template operator()<score, Medium>();
+  if (fits.template operator()<Large>()) return launch.template operator()<score, Large>();
+  if (fits.template operator()<Whole>()) return launch.template operator()<score, Whole>();
   return cudaErrorNotSupported;
+}
+
+template <Score score, class Launch>
+cudaError_t for_resident_type(const Attention& a, Pass pass, const Launch& launch) {
+  switch (a.type) {
+    case Type::f32:
+      return for_resident_threads<score, float>(a, pass, launch);
+    case Type::f16:
+      return for_resident_threads<score, __half>(a, pass, launch);
+    default:
+      return for_resident_threads<score, __nv_bfloat16>(a, pass, launch);
+  }
 }
 
 template <class Launch>
 cudaError_t for_resident_shape(const Attention& a, Pass pass, const Launch& launch) {
   const int number_bytes = a.type == Type::f64 ? 8 : a.type == Type::f32 ? 4 : 2;
-  const bool has_kernel =
-      a.score == Score::dot && a.num_dst == a.num_src && takes_heads(number_bytes, a.heads, a.head_dim);
+  const bool has_kernel = a.num_dst == a.num_src && takes_heads(number_bytes, a.heads, a.head_dim);
   if (!has_kernel || !a.tile_list.data || a.tile_nodes < 0 || a.tile_batches < 0) return cudaErrorNotSupported;
-  switch (a.type) {
-    case Type::f32:
-      return for_resident_threads<float>(a, pass, launch);
-    case Type::f16:
-      return for_resident_threads<__half>(a, pass, launch);
+  switch (a.score) {
+    case Score::dot:
+      return for_resident_type<Score::dot>(a, pass, launch);
+    case Score::cosine:
+      return for_resident_type<Score::cosine>(a, pass, launch);
+    case Score::additive:
+      return for_resident_type<Score::additive>(a, pass, launch);
     default:
-      return for_resident_threads<__nv_bfloat16>(a, pass, launch);
+      return cudaErrorNotSupported;
   }
 }
 
@@ -78,7 +91,7 @@ cudaError_t for_resident_shape(const Attention& a, Pass pass, const Launch& laun
 inline bool fits_device(const Attention& a, Pass pass) {
   int limit = 0;
   return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess &&
-         for_resident_shape(a, pass, [&]<class S>() {
+         for_resident_shape(a, pass, [&]<Score, class S>() {
            return bytes_of_block(S::kBlocks) + kStaticBytes <= limit ? cudaSuccess : cudaErrorNotSupported;
          }) == cudaSuccess;
 }

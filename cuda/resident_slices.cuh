@@ -117,17 +117,22 @@ class Slices {
     }
   }
 
-  // Calls visit(slot, position) for all slots, `position` being the edge's in the compressed form, -1 for none. A group
-  // of lanes takes a row.
+  // Calls visit(slot, row, position) for all slots, `position` being the edge's in the compressed form, -1 for none. A
+  // group of lanes takes a row.
   template <class Visit>
   __device__ __forceinline__ void for_slots(const Visit& visit) const {
     for (int place = threadIdx.x / kLanes; place < count() * kGroups; place += S::kThreads / kLanes) {
       const int t = place / kGroups, row = place < tile_.nodes ? order[place] : 0;
       const int size = place < tile_.nodes ? degree(row) : 0, width = begin(t + 1) - begin(t);
       for (int e = lane_in_group(); e < width * kBatch; e += kLanes) {
-        visit(slot(place, e), e < size ? first_edge + begins[row] + e : -1);
+        visit(slot(place, e), row, e < size ? first_edge + begins[row] + e : -1);
       }
     }
+  }
+
+  // The other node of an edge, of the tile.
+  __device__ __forceinline__ int node(int slot) const {
+    return reinterpret_cast<const int*>(offsets)[slot] / kRowBytes;
   }
 
   // Sets an edge's offset, or, of none (node -1), that of zeros. Returns whether the node is in the tile.
@@ -140,7 +145,7 @@ class Slices {
   // All offsets. A barrier must follow. False where an edge leaves the tile.
   __device__ __forceinline__ bool fill(const Index& other) const {
     bool stay = true;
-    for_slots([&](int slot, int64_t position) {
+    for_slots([&](int slot, int, int64_t position) {
       const int64_t node = position < 0 ? -1 : other[position] - tile_.first;
       const bool is_int = node == static_cast<int>(node);
       if (!set_offset(slot, is_int ? static_cast<int>(node) : -1)) stay &= position < 0;

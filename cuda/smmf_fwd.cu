@@ -2,10 +2,9 @@
 // goes over its edges once, with an online softmax (Milakov & Gimelshein 2018): each group of lanes gathers the rows of
 // its own edges and keeps a maximum, a sum and a weighted sum of rows of values; those of the groups are added up at
 // the end. A logit and its exponential are made by one lane. Where src is the value too, its rows are gathered once.
-#include "forward_pieces.cuh"
-#include "row_sum.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
+#include "softmax_rows.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -258,14 +257,24 @@ bool goes_by_blocks(const Attention& a) {
   return !S::kLoop && is_few(a.num_edges, a.max_degree);
 }
 
+// Additive scores of long rows: a lane makes a logit of two numbers, while the warp sums up the rows of values that it
+// gathers on tensor cores or a whole row at a time. Not where heads lie side by side, unless tensor cores take them.
+template <Score score, class S>
+bool goes_by_softmax_rows(const Attention& a) {
+  constexpr int64_t kLong = 16;  // edges, on average
+  if (score != Score::additive || a.num_edges < kLong * a.num_dst) return false;
+  return tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0;
+}
+
 }  // namespace
 
 size_t smmf_fwd_workspace(const Attention& a) {
   size_t bytes = 0;
-  for_type_and_shape(a.type, a.head_dim, [&]<class S>() {
+  for_score_and_shape(a, [&]<Score score, class S>() {
     const RowUnits units = plan_forward(a);
-    const bool needs_some = !goes_by_blocks<S>(a) && units.need_scratch(a.num_dst, a.num_edges);
-    if (needs_some) bytes = forward_scratch_bytes(a, units);
+    const bool may_be_inexact = goes_by_softmax_rows<score, S>(a) && tensor_rows<S>(a.head_dim);
+    const bool needs_some = may_be_inexact || units.need_scratch(a.num_dst, a.num_edges);
+    if (needs_some && !goes_by_blocks<S>(a)) bytes = forward_scratch_bytes(a, units);
     return cudaSuccess;
   });
   return bytes;
@@ -288,6 +297,11 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
     }
     RowUnits units = plan_forward(a);
     const UnitScratch<A> scratch(workspace, a.heads);
+    if constexpr (score == Score::additive) {
+      if (goes_by_softmax_rows<score, S>(a)) {
+        return launch_softmax_rows<false, S>(a, nullptr, outputs, units, scratch, stream);
+      }
+    }
     auto* kernel = forward_kernel<score, S>;
     decltype(kernel) own = nullptr;
     if constexpr (S::kGroups > 1) {

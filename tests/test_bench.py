@@ -54,7 +54,7 @@ def test_layers_memory(layer, edge_dim, lab):
 
 @pytest.mark.parametrize("backend", ["auto", "pyg"])
 def test_launches(backend, lab, monkeypatch):
-    monkeypatch.setattr(launches, "CALLS", 20)
+    monkeypatch.setattr(launches, "CALLS", 200)
     row = take(launches.Launches("Cora", "dot", "fp32", backend, 2, 8), lab)
     assert "note" not in row, row
     times = {name for name in row if name.endswith("_ms")}

@@ -40,7 +40,8 @@ bool resident_can_run(const Attention& attention, Pass pass) {
   const int64_t nodes = attention.tile_nodes, batches = attention.tile_batches;
   const auto bytes = pass == Pass::forward ? cuda::resident::forward_bytes(nodes, batches, attention.max_degree)
                                            : cuda::resident::backward_bytes(nodes, batches);
-  return attention.score == Score::dot && attention.tiles.defined() && attention.num_dst() == attention.num_src() &&
+  return attention.score != Score::additive_v2 && attention.tiles.defined() &&
+         attention.num_dst() == attention.num_src() &&
          cuda::tile::parts_of(attention.tiles.numel(), attention.num_dst()).list &&
          cuda::resident::takes_heads(attention.value.element_size(), attention.heads(), attention.head_dim()) &&
          bytes <= cuda::resident::bytes_of_block(1);
@@ -111,18 +112,22 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, doub
   return times * block * static_cast<double>(blocks) < edges + cost.node * nodes;
 }
 
-// From times on batches of 64 to 1024 graphs of nearest neighbours (H200, one head of 128), and of COCO-SP and
-// PascalVOC-SP in docs/results-attention.md for the forward pass of 16 bits: how many times cheaper than
-// smmf tile has to be to be taken, and how many tiles and heads it takes for resident to be worth it, as a block works
-// on a tile from the beginning to the end, however many multiprocessors are idle.
+// From times on batches of 64 to 1024 graphs of nearest neighbours, with other than dot scores of 1024 (H200, one head
+// of 128), and of COCO-SP and PascalVOC-SP in docs/results-attention.md for the forward pass of 16 bits: how many times
+// cheaper than smmf tile has to be to be taken, and how many tiles and heads it takes for resident to be worth it, as a
+// block works on a tile from the beginning to the end, however many multiprocessors are idle. Forward, smmf gathers
+// with cosine scores half of what resident copies, which in float32 is what counts.
 bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   constexpr double kTimesCheaper[2][2] = {{1.1, 1.1}, {1.2, 2.2}};  // float32, 16 bits: forward, backward
+  constexpr double kTimesCheaperAdditive[2][2] = {{1.1, 1.5}, {2.0, 2.25}};
   constexpr int64_t kTiles[2][2] = {{400, 160}, {400, 400}};
   const bool is_half = attention.value.element_size() == 2, is_backward = pass == Pass::backward;
   if (!resident_can_run(attention, pass)) return false;
+  if (attention.score == Score::cosine && !is_half && !is_backward) return false;
   if (attention.num_dst() * attention.heads() < kTiles[is_half][is_backward] * attention.tile_nodes) return false;
+  const auto& times = attention.score == Score::additive ? kTimesCheaperAdditive : kTimesCheaper;
   return blocks < 0 || !tile_can_run(attention) ||
-         !tile_is_cheaper(attention, blocks, pass, kTimesCheaper[is_half][is_backward]);
+         !tile_is_cheaper(attention, blocks, pass, times[is_half][is_backward]);
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
@@ -133,9 +138,11 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (pass == Pass::forward ? 1 : 2);
   const bool is_possible = edge_heads >= kWorthItsLaunches && stored <= kStoredBytes;
   const bool long_rows = is_possible && edges >= kLongRow * rows, is_near = stored <= kStoredBytesNearCache;
-  if (pass == Pass::forward) return long_rows && (is_dot ? has_wide_heads(attention) : on_tensor_cores);
-  if (has_narrow_heads(attention)) return false;
   const bool is_additive = attention.score == Score::additive;
+  if (pass == Pass::forward) {
+    return long_rows && (is_dot ? has_wide_heads(attention) : on_tensor_cores && !is_additive);
+  }
+  if (has_narrow_heads(attention)) return false;
   const bool many_features = is_possible && attention.head_dim() > kManyFeatures;
   if (many_features && (is_additive || (is_dot && (bytes == 2 || is_near)))) return true;
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;

@@ -112,6 +112,7 @@ def test_super_nodes_of_narrow_heads(log):
         ({"max_degree": -1}, "pmf"),
         ({"score": "cosine"}, "smmf"),  # which gathers once what is source and value
         ({"score": "cosine", "dtype": "bfloat16", "head_dim": 64}, "pmf"),  # on tensor cores
+        ({"score": "additive", "dtype": "bfloat16", "head_dim": 64}, "smmf"),  # there, too
         ({"score": "additive"}, "smmf"),
         ({"score": "additive_v2"}, "smmf"),
         ({"heads": 8}, "pmf"),
@@ -201,6 +202,11 @@ LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches"
     [
         ("float32", {}, "smmf"),  # not tiles and heads enough
         ("float32", {"heads": 400}, "resident"),
+        ("float32", {"heads": 400, "score": "additive"}, "resident"),
+        ("float32", {"heads": 400, "score": "cosine"}, "smmf"),  # which gathers half as much
+        ("float32", {"heads": 400, "score": "cosine", "backward": True}, "resident"),
+        ("bfloat16", {"heads": 400, "score": "cosine", "head_dim": 64}, "resident"),
+        ("float32", {"heads": 400, "score": "additive_v2"}, "smmf"),
         ("float32", {"heads": 160, "backward": True}, "resident"),
         ("float16", {"heads": 160, "backward": True, "head_dim": 64}, "smmf"),
         ("float16", {"heads": 400, "backward": True, "head_dim": 64}, "resident"),
@@ -213,6 +219,6 @@ LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches"
     ],
 )
 def test_list_of_tiles(log, dtype, other, expected):
-    arguments = {"head_dim": 32, **LIST, "tile_blocks": 1 << 20} | other
-    found = log(3, dtype, "dot", "auto", **arguments)
+    arguments = {"score": "dot", "head_dim": 32, **LIST, "tile_blocks": 1 << 20} | other
+    found = log(3, dtype, method="auto", **arguments)
     assert found.startswith(f"dfgnn: method={expected}: ")

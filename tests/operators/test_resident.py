@@ -9,6 +9,7 @@ from calls import assert_same_bits, check_backward, check_forward, gradients, ma
 from graphs import Csr
 
 PATH = "attention_resident"
+SCORES = ("dot", "cosine", "additive")
 # Graphs of one node, of no edges, around the sizes of warps and blocks, and larger than most.
 SIZES = [1, 5, 0, 64, 63, 1, 1, 150, 8, 300, 7, 477, 31, 2]
 SHAPES = [(1, 32), (1, 128), (2, 64), (3, 96), (1, 256)]
@@ -34,27 +35,30 @@ def sparse(device: str, density: float = 0.03, index: torch.dtype = torch.int32)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
-def test_forward(heads, head_dim, dtype, device):
+@pytest.mark.parametrize("score", SCORES)
+def test_forward(score, heads, head_dim, dtype, device):
     graph = sparse(device)
-    operands = make_operands("dot", graph, heads, head_dim, dtype, edge_terms=heads > 1)
-    check_forward(PATH, "dot", graph, operands, hints=route(graph))
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=heads > 1)
+    check_forward(PATH, score, graph, operands, hints=route(graph))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
-def test_backward(heads, head_dim, dtype, device):
+@pytest.mark.parametrize("score", SCORES)
+def test_backward(score, heads, head_dim, dtype, device):
     graph = sparse(device)
-    operands = make_operands("dot", graph, heads, head_dim, dtype, edge_terms=heads > 1)
-    check_backward(PATH, "dot", graph, operands, csc=True, hints=route(graph))
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=heads > 1)
+    check_backward(PATH, score, graph, operands, csc=True, hints=route(graph))
 
 
 @pytest.mark.parametrize("density", [0.0, 0.002, 0.3, 1.0])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-def test_densities(density, index, device):
+@pytest.mark.parametrize("score", SCORES)
+def test_densities(score, density, index, device):
     graph = sparse(device, density, index)
-    operands = make_operands("dot", graph, 1, 64)
-    check_forward(PATH, "dot", graph, operands, hints=route(graph))
-    check_backward(PATH, "dot", graph, operands, csc=True, hints=route(graph))
+    operands = make_operands(score, graph, 1, 64)
+    check_forward(PATH, score, graph, operands, hints=route(graph))
+    check_backward(PATH, score, graph, operands, csc=True, hints=route(graph))
 
 
 @pytest.mark.parametrize(
@@ -68,32 +72,35 @@ def test_densities(density, index, device):
         {"nodes": 1, "batches": 1 << 40},
     ],
 )
-def test_any_size(hint, device):
+@pytest.mark.parametrize("score", SCORES)
+def test_any_size(score, hint, device):
     """They say what is fast; wrong ones change no result."""
     graph = sparse(device, 0.1)
-    operands = make_operands("dot", graph, 1, 128, edge_terms=True)
-    check_forward(PATH, "dot", graph, operands, hints=route(graph, **hint))
-    check_backward(PATH, "dot", graph, operands, csc=True, hints=route(graph, **hint))
+    operands = make_operands(score, graph, 1, 128, edge_terms=True)
+    check_forward(PATH, score, graph, operands, hints=route(graph, **hint))
+    check_backward(PATH, score, graph, operands, csc=True, hints=route(graph, **hint))
 
 
 @pytest.mark.parametrize("apart", [70, 333, 5000])
-def test_tiles_anywhere(apart, device):
+@pytest.mark.parametrize("score", SCORES)
+def test_tiles_anywhere(score, apart, device):
     """Edges may leave them."""
     graph = sparse(device, 0.1)
-    operands = make_operands("dot", graph, 2, 32)
+    operands = make_operands(score, graph, 2, 32)
     cut = route(graph, [0, 3, *range(70, graph.num_dst, apart)])
-    check_forward(PATH, "dot", graph, operands, hints=cut)
-    check_backward(PATH, "dot", graph, operands, csc=True, hints=cut)
+    check_forward(PATH, score, graph, operands, hints=cut)
+    check_backward(PATH, score, graph, operands, csc=True, hints=cut)
 
 
-def test_long_rows(device):
+@pytest.mark.parametrize("score", SCORES)
+def test_long_rows(score, device):
     """Hubs, whose degrees differ by more than there are buckets to sort them."""
     rows = [list(range(400)) if i % 50 == 0 else [i // 2, i // 2, i] for i in range(400)]
     graph = graphs.from_rows(rows, 400).to(device)
-    operands = make_operands("dot", graph, 1, 64, edge_terms=True)
+    operands = make_operands(score, graph, 1, 64, edge_terms=True)
     given = route(graph, batches=200)
-    check_forward(PATH, "dot", graph, operands, hints=given)
-    check_backward(PATH, "dot", graph, operands, csc=True, hints=given)
+    check_forward(PATH, score, graph, operands, hints=given)
+    check_backward(PATH, score, graph, operands, csc=True, hints=given)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.5, 3.0])
@@ -105,49 +112,53 @@ def test_scale(scale, device):
 
 
 @pytest.mark.parametrize("dropout_p", [0.3, 1.0])
-def test_dropout(dropout_p, device):
+@pytest.mark.parametrize("score", SCORES)
+def test_dropout(score, dropout_p, device):
     graph = sparse(device)
-    operands = make_operands("dot", graph, 2, 32, edge_terms=True)
+    operands = make_operands(score, graph, 2, 32, edge_terms=True)
     given = {"dropout_p": dropout_p, "seed": torch.tensor([11], device=device)}
-    check_forward(PATH, "dot", graph, operands, hints=route(graph), **given)
-    check_backward(PATH, "dot", graph, operands, csc=True, hints=route(graph), **given)
+    check_forward(PATH, score, graph, operands, hints=route(graph), **given)
+    check_backward(PATH, score, graph, operands, csc=True, hints=route(graph), **given)
 
 
-def check_as_smmf(graph: Csr, operands: dict[str, torch.Tensor]) -> None:
+def check_as_smmf(score: str, graph: Csr, operands: dict[str, torch.Tensor]) -> None:
     """NaNs and infinities included."""
-    found = run(PATH, "dot", graph, operands, **route(graph))
-    expected = run("attention_smmf", "dot", graph, operands)
+    found = run(PATH, score, graph, operands, **route(graph))
+    expected = run("attention_smmf", score, graph, operands)
     torch.testing.assert_close(found, expected, equal_nan=True)
 
 
-def test_infinities_of_others(device):
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_infinities_of_others(score, device):
     """A row that no edge of another row leads to does not reach it; a bias of -inf is no edge."""
     graph = graphs.from_rows([[1], [1, 2], [], [0, 1, 3], [4], [1]], 6).to(device)
-    operands = make_operands("dot", graph, 1, 32, edge_terms=True)
+    operands = make_operands(score, graph, 1, 32, edge_terms=True)
     operands["v"][[0, 4]] = torch.inf
-    operands["k"][4] = -torch.inf
+    operands["k" if score == "dot" else "a_src"][4] = -torch.inf
     operands["bias"][2] = -torch.inf
-    check_as_smmf(graph, operands)
+    check_as_smmf(score, graph, operands)
 
 
-def test_nodes_out_of_range(device):
+@pytest.mark.parametrize("score", SCORES)
+def test_nodes_out_of_range(score, device):
     """They make NaNs of their rows, and of nothing else."""
     graph = sparse(device)
-    operands = make_operands("dot", graph, 1, 32)
+    operands = make_operands(score, graph, 1, 32)
     col = graph.col.clone()
     col[[3, 100]] = torch.tensor([-1, graph.num_dst + 5], dtype=col.dtype, device=device)
-    check_as_smmf(Csr(graph.rowptr, col, graph.num_src), operands)
+    check_as_smmf(score, Csr(graph.rowptr, col, graph.num_src), operands)
 
 
-def test_same_bits(device):
+@pytest.mark.parametrize("score", SCORES)
+def test_same_bits(score, device):
     graph = sparse(device)
     leaves = {
         name: t.requires_grad_()
-        for name, t in make_operands("dot", graph, 1, 128, torch.bfloat16).items()
+        for name, t in make_operands(score, graph, 1, 128, torch.bfloat16).items()
     }
     given = {**graph.csc(), **route(graph)}
     found = []
     for _ in range(2):
-        outputs = run(PATH, "dot", graph, leaves, **given)
+        outputs = run(PATH, score, graph, leaves, **given)
         found.append([*outputs, *gradients(outputs, leaves, with_lse=True).values()])
     assert_same_bits(*found)

@@ -19,27 +19,29 @@ from calls import (
 
 HALVES = (torch.float16, torch.bfloat16)
 SCORES = ("dot", "cosine", "additive")
+# What goes through tensor cores, and forward additive scores, in one kernel.
+METHODS_AND_SCORES = (*(("pmf_fwd", score) for score in SCORES), ("smmf_fwd", "additive"))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (3, 64), (2, 96)])
 @pytest.mark.parametrize("name", ["hub", "super_source", "degrees_around_tiles", "super_node"])
-@pytest.mark.parametrize("score", SCORES)
-def test_half_precision(score, name, heads, head_dim, dtype, device):
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_half_precision(method, score, name, heads, head_dim, dtype, device):
     graph = graphs.make(name, device)
     operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
-    check_forward("pmf_fwd", score, graph, operands)
-    check_backward("pmf_fwd", score, graph, operands)
+    check_forward(method, score, graph, operands)
+    check_backward(method, score, graph, operands)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("score", SCORES)
-def test_dropout_on_tensor_cores(score, dtype, device):
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_dropout_on_tensor_cores(method, score, dtype, device):
     graph = graphs.make("degrees_around_tiles", device)
     operands = make_operands(score, graph, 2, 64, dtype)
     seed = torch.tensor([5], device=device)
-    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
-    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
+    check_forward(method, score, graph, operands, dropout_p=0.3, seed=seed)
+    check_backward(method, score, graph, operands, dropout_p=0.3, seed=seed)
 
 
 def long_rows(device: str) -> graphs.Csr:
@@ -74,13 +76,14 @@ def test_same_bits_whoever_takes_a_unit(method, dtype, cuda):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
-def test_values_that_are_not_finite(value, dtype, device):
+@pytest.mark.parametrize(("method", "score"), [("pmf_fwd", "dot"), ("smmf_fwd", "additive")])
+def test_values_that_are_not_finite(method, score, value, dtype, device):
     """They stay where they are: in the rows that have such a source, and there in its feature."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands("dot", graph, 2, 64, dtype)
+    operands = make_operands(score, graph, 2, 64, dtype)
     operands["v"][3, 0, 5] = operands["v"][7, 1, 63] = value
-    out, _ = run("pmf_fwd", "dot", graph, operands)
-    expected, _ = reference.attention("dot", graph, operands)
+    out, _ = run(method, score, graph, operands)
+    expected, _ = reference.attention(score, graph, operands)
     assert 0 < int((~expected.isfinite()).sum()) < expected.numel() / 8
     assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
 

@@ -2,6 +2,7 @@
 #include "../../../cuda/attention.h"
 
 #include <ATen/Context.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -89,11 +90,16 @@ cuda::Attention with_precision(cuda::Attention a) {
   return a;
 }
 
+// Without the dispatcher, which takes longer than the allocation.
+at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::detail::empty_cuda(sizes, options);
+}
+
 // Device memory for a kernel.
 class Workspace {
  public:
   Workspace(size_t bytes, const at::TensorOptions& options) {
-    if (bytes > 0) memory_ = at::empty({static_cast<int64_t>(bytes)}, options.dtype(at::kByte));
+    if (bytes > 0) memory_ = empty({static_cast<int64_t>(bytes)}, options.dtype(at::kByte));
   }
   operator void*() const { return memory_.defined() ? memory_.mutable_data_ptr() : nullptr; }
 
@@ -108,8 +114,8 @@ ForwardResult forward_cuda(Attention given, Method method) {
   const auto a = align(std::move(given));
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
-  auto out = at::empty({a.num_dst(), a.heads(), a.head_dim()}, options);
-  auto lse = at::empty({a.num_dst(), a.heads()}, scalars);
+  auto out = empty({a.num_dst(), a.heads(), a.head_dim()}, options);
+  auto lse = empty({a.num_dst(), a.heads()}, scalars);
   const cuda::Outputs outputs{out.mutable_data_ptr(), lse.mutable_data_ptr()};
   const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
@@ -136,9 +142,10 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const auto edge_gradient = [](const at::Tensor& operand) {
     return operand.defined() ? at::zeros_like(operand) : at::Tensor();
   };
-  Gradients gradients{at::empty_like(a.dst), at::empty_like(a.src), at::empty_like(a.value), edge_gradient(a.a_edge),
+  const auto empty_like = [](const at::Tensor& t) { return empty(t.sizes(), t.options()); };
+  Gradients gradients{empty_like(a.dst), empty_like(a.src), empty_like(a.value), edge_gradient(a.a_edge),
                       edge_gradient(a.bias)};
-  const auto delta = at::empty({a.num_dst(), a.heads()}, scalars);
+  const auto delta = empty({a.num_dst(), a.heads()}, scalars);
   const auto result_of = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
   const cuda::Gradients pointers{data_of(grad_out),
                                  data_of(out),

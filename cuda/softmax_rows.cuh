@@ -1,0 +1,114 @@
+// Softmax and SpMM by rows, a warp each, of logits that are stored, or of additive ones, which a lane makes of two
+// numbers.
+#pragma once
+
+#include "forward_pieces.cuh"
+#include "row_sum.cuh"
+
+namespace dfgnn::cuda {
+
+// Softmax and SpMM of a row, or of a piece of one, by a warp: an online softmax over batches of edges (Milakov &
+// Gimelshein 2018). Without kStored there are no `logits`: they are additive.
+template <bool kStored, class S, class Sum>
+__device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const typename S::A* logits,
+                                            const Outputs& outputs, typename S::A* slots, unsigned* inexact, int i,
+                                            const Range& edges, int64_t slot, int h) {
+  using A = typename S::A;
+  __shared__ typename Sum::Batch batch;
+  const int lane = threadIdx.x;
+  const Dropout dropout(a);
+  const A own_term = kStored ? A(0) : dst_term<Score::additive>(a, i, h);
+  for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
+    const typename Sum::Reader value_row(a, a.value, h, Sum::lane(), f);
+    Sum out;
+    A m = -INFINITY, sum = A(0), s = -INFINITY, term = A(0);
+    int node = 0, next = 0;
+    const auto edge = [&](int64_t first) { return min(first + lane, edges.end - 1); };  // past the end, the last again
+    const auto load = [&](int64_t first) {
+      if constexpr (kStored) {
+        node = checked_node(a.col[edge(first)], a.num_src);
+        s = first + lane < edges.end ? logits[a.scalar(edge(first), h)] : A(-INFINITY);
+      } else {
+        node = next;
+        term = src_term<Score::additive>(a, max(node, 0), h);
+        next = checked_node(a.col[edge(first + kWarp)], a.num_src);
+      }
+    };
+    if (edges.size() > 0) {
+      if (!kStored) next = checked_node(a.col[edge(edges.begin)], a.num_src);
+      load(edges.begin);
+    }
+    for (int64_t first = edges.begin; first < edges.end; first += kWarp) {
+      const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), edges.end - first));
+      __syncwarp();
+      batch.node[lane] = max(node, 0);
+      __syncwarp();
+      out.load(batch, count, value_row);
+      if constexpr (!kStored) {
+        s = logit_of<Score::additive>(a, A(0), own_term, term, edge(first), h).value;
+        if (node == kNoNode) s = NAN;
+        if (lane >= count) s = -INFINITY;
+      }
+      const A largest = warp_max(s);
+      if (largest > m) {
+        const A fade = exp_difference(m, largest);
+        sum *= fade;
+        out.scale(fade);
+        m = largest;
+      }
+      const A p = exp_difference(s, m);
+      sum += p;
+      batch.put(lane, out.fit(p * dropout.factor(first + lane, h)));
+      load(first + kWarp);
+      __syncwarp();
+      out.add(batch, count, value_row);
+    }
+    if (!out.is_exact()) *inexact = 1;
+    sum = lanes_sum<kWarp>(sum);
+    if (slot == kWhole) {
+      out.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
+      if (lane == 0) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
+    } else {
+      A* piece = slots + (slot * a.heads + h) * forward_slot_width(a);
+      out.store_piece(piece + f, a.head_dim - f, A(1));
+      if (lane == 0) {
+        piece[a.head_dim] = m;
+        piece[a.head_dim + 1] = sum;
+      }
+    }
+  }
+}
+
+template <bool kStored, class S, class Sum>
+__global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8          ? 1
+                                                      : std::is_same_v<Sum, VectorSum<S>> ? 24
+                                                                                          : 28)
+    softmax_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const typename S::A* logits,
+                        const __grid_constant__ Outputs outputs, RowUnits units, typename S::A* slots) {
+  for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
+    softmax_row<kStored, S, Sum>(a, logits, outputs, slots, units.inexact, i, edges, slot, blockIdx.y);
+  });
+}
+
+template <bool kStored, class S>
+cudaError_t launch_softmax_rows(const Attention& a, const typename S::A* logits, const Outputs& outputs,
+                                const RowUnits& units, const UnitScratch<typename S::A>& scratch, cudaStream_t stream) {
+  using T = typename S::T;
+  auto* by_vectors = softmax_rows_kernel<kStored, S, VectorSum<S>>;
+  auto* kernel = by_vectors;
+  decltype(by_vectors) exact = nullptr;
+  if constexpr (kTensorRows<S>) {
+    if (tensor_rows<S>(a.head_dim)) {
+      kernel = softmax_rows_kernel<kStored, S, TensorSum<S>>;
+      exact = by_vectors;
+    }
+  }
+  const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
+    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, logits, outputs, with, scratch.slots);
+  };
+  const cudaError_t error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, kernel, exact, launch);
+  if (error != cudaSuccess) return error;
+  return merge_outputs<T>(a, outputs, units, scratch.slots, stream);
+}
+
+}  // namespace dfgnn::cuda
