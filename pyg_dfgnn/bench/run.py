@@ -1,6 +1,7 @@
 """Runs the cases of sections, one by one; each result is stored as it is there."""
 
 import datetime
+import gc
 import sys
 import time
 from pathlib import Path
@@ -97,6 +98,7 @@ def take(case: Case, lab: Lab) -> Row:
 
 def release(device: str) -> None:
     """Lets go of the memory that the last case left; DeviceLost where the GPU does not answer."""
+    gc.collect()  # a failure keeps its frames, and their tensors, in a cycle
     if device == "cuda":
         try:
             torch.cuda.synchronize()
