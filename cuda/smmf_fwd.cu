@@ -2,6 +2,7 @@
 // goes over its edges once, with an online softmax (Milakov & Gimelshein 2018): each group of lanes gathers the rows of
 // its own edges and keeps a maximum, a sum and a weighted sum of rows of values; those of the groups are added up at
 // the end. A logit and its exponential are made by one lane. Where src is the value too, its rows are gathered once.
+// Additive scores of long rows go by softmax_rows.cuh.
 #include "sddmm.cuh"
 #include "shapes.cuh"
 #include "softmax_rows.cuh"
