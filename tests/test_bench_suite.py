@@ -1,6 +1,8 @@
 """python -m pyg_dfgnn.bench: every section runs, goes on where it ended, reports and compares."""
 
 import csv
+import gc
+import weakref
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -324,3 +326,24 @@ def test_training_steps_of_all_batches():
     for backend in ("dfgnn", "dfgnn-convert", "dfgnn-device", "dfgnn-compiled", "pyg"):
         names = {c.workload for c in steps if (c.model, c.dtype) == ("gt", "fp32")}
         assert {c.workload for c in steps if c.backend == backend} == names
+
+
+def test_what_a_failure_keeps_is_let_go_of():
+    """Frames in a cycle with their exception, and tensors in those."""
+
+    def fail() -> weakref.ref:
+        kept = torch.zeros(1)
+        try:
+            raise RuntimeError("out of memory")
+        except RuntimeError as error:
+            cycle = error  # noqa: F841
+        return weakref.ref(kept)
+
+    gc.disable()
+    try:
+        kept = fail()
+        assert kept() is not None
+        pyg_dfgnn.bench.run.release("cpu")
+        assert kept() is None
+    finally:
+        gc.enable()
