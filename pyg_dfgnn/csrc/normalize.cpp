@@ -10,7 +10,7 @@ namespace dfgnn {
 namespace {
 
 // Whether autograd watches: then these are torch's operators, as in the derivative of a derivative.
-[[maybe_unused]] bool needs_graph(at::TensorList tensors) {
+bool needs_graph(at::TensorList tensors) {
   return c10::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
            return t.defined() && t.requires_grad();
          });
@@ -19,6 +19,7 @@ namespace {
 }  // namespace
 
 at::Tensor reciprocal_norm(const at::Tensor& x, double eps) {
+  if (x.is_cpu() && !needs_graph({x})) return reciprocal_norm_cpu(x, eps);
 #ifdef DFGNN_WITH_CUDA
   if (x.is_cuda() && !needs_graph({x})) return reciprocal_norm_cuda(x, eps);
 #endif
@@ -28,8 +29,10 @@ at::Tensor reciprocal_norm(const at::Tensor& x, double eps) {
 
 std::tuple<at::Tensor, at::Tensor> normalize_backward(const at::Tensor& x, const at::Tensor& g, double eps,
                                                       const at::Tensor& beta, const at::Tensor& added) {
+  const bool by_kernels = !needs_graph({x, g, beta, added}) && g.scalar_type() == x.scalar_type() && g.is_contiguous();
+  if (x.is_cpu() && by_kernels) return normalize_backward_cpu(x, g, eps, beta, added);
 #ifdef DFGNN_WITH_CUDA
-  if (x.is_cuda() && !needs_graph({x, g, beta, added})) return normalize_backward_cuda(x, g, eps, beta, added);
+  if (x.is_cuda() && by_kernels) return normalize_backward_cuda(x, g, eps, beta, added);
 #endif
   const auto type = accumulate_type(x.scalar_type());
   const auto x_type = x.to(type), g_type = g.to(type);

@@ -16,6 +16,10 @@ at::Tensor reciprocal_norm(const at::Tensor& x, double eps);
 std::tuple<at::Tensor, at::Tensor> normalize_backward(const at::Tensor& x, const at::Tensor& g, double eps,
                                                       const at::Tensor& beta, const at::Tensor& added);
 
+at::Tensor reciprocal_norm_cpu(const at::Tensor& x, double eps);
+std::tuple<at::Tensor, at::Tensor> normalize_backward_cpu(const at::Tensor& x, const at::Tensor& g, double eps,
+                                                          const at::Tensor& beta, const at::Tensor& added);
+
 at::Tensor reciprocal_norm_cuda(const at::Tensor& x, double eps);
 std::tuple<at::Tensor, at::Tensor> normalize_backward_cuda(const at::Tensor& x, const at::Tensor& g, double eps,
                                                            const at::Tensor& beta, const at::Tensor& added);

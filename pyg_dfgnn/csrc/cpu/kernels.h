@@ -70,22 +70,43 @@ struct ProductKernels {
   Pass sddmm, spmm;
 };
 
+// Rows of features, one after another, and the way back from what normalises them; see normalize.h.
+struct NormArgs {
+  const void* x;  // T [rows, size]
+  int64_t size;
+  double eps;
+  void* reciprocal;  // A [rows]
+  // Backward:
+  const void *g, *added;  // T [rows, size]; added may be null
+  const void* beta;       // A [heads], of row r at r % heads, or null
+  int64_t heads;
+  void *grad, *projection;  // T [rows, size] and A [rows]
+};
+
+struct NormKernels {
+  void (*reciprocal_norm)(const NormArgs&, int64_t begin, int64_t end);  // of these rows
+  void (*normalize_backward)(const NormArgs&, int64_t begin, int64_t end);
+};
+
 // mask[e * heads + h]: whether dropout keeps edge e of [begin, end) for head h.
 using DropoutMask = void (*)(const Args&, int64_t begin, int64_t end, bool* mask);
 
 namespace baseline {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
+NormKernels norm_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace baseline
 namespace avx2 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
+NormKernels norm_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx2
 namespace avx512 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
+NormKernels norm_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx512
 

@@ -11,6 +11,7 @@ namespace dfgnn::cpu {
 struct InstructionSet {
   Kernels (*kernels)(Logit, Type);
   ProductKernels (*product_kernels)(Type);
+  NormKernels (*norm_kernels)(Type);
   DropoutMask dropout_mask;
 };
 
