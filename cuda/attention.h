@@ -105,8 +105,8 @@ cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cud
 bool tile_bwd_fits(const Attention& attention);
 
 // Resident: within tiles, matrices pass through shared memory in chunks of features, from which edges gather (num_dst
-// == num_src, dot scores). Correct for any graph, wherever tile_list cuts it, fast where tiles are sparse and
-// tile_nodes and tile_batches are right.
+// == num_src, all scores but additive_v2). Correct for any graph, wherever tile_list cuts it, fast where tiles are
+// sparse and tile_nodes and tile_batches are right.
 cudaError_t resident_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 cudaError_t resident_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 

@@ -306,7 +306,7 @@ def _with_masks(g: Graph) -> Graph:
 
 
 def _may_be_sparse(g: Graph) -> bool:
-    """Whether method "auto" may choose "resident", and not always "tile"."""
+    """Whether tiles are so sparse that method "auto" should be able to choose "resident"."""
     is_dense = 110 * g.tile_blocks < g.col.size(0) + 4 * g.num_dst
     return g.tile_blocks >= 0 and not is_dense and g.num_dst > 0 and g.col.size(0) > 0
 

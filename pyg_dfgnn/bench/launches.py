@@ -15,7 +15,6 @@ from .operands import DTYPES, Reference, leaves, make_operands
 
 CALLS, LOOPS = 1000, 5
 TIMES_FEWER = 10  # of calls that take as many times as long, or more
-LOOP_S = 0.2  # that a loop takes about, with fewer calls where they take long
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,9 @@ class Composite {
 
 CallGradients backward_composite(const Call& call, const BackwardInputs& inputs) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const auto attention = make_attention(call);
+  const auto attention = make_attention(call, By::operators);
   const auto saved = make_saved(call, inputs, attention);
-  return finish_gradients(call, attention, Composite(attention, saved).gradients());
+  return finish_gradients(call, attention, Composite(attention, saved).gradients(), By::operators);
 }
 
 }  // namespace dfgnn

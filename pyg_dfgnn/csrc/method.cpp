@@ -115,8 +115,9 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, doub
 // From times on batches of 64 to 1024 graphs of nearest neighbours, with other than dot scores of 1024 (H200, one head
 // of 128), and of COCO-SP and PascalVOC-SP in docs/results.md for the forward pass of 16 bits: how many times
 // cheaper than smmf tile has to be to be taken, and how many tiles and heads it takes for resident to be worth it, as a
-// block works on a tile from the beginning to the end, however many multiprocessors are idle. Forward, smmf gathers
-// with cosine scores half of what resident copies, which in float32 is what counts.
+// block works on a tile from the beginning to the end, however many multiprocessors are idle. Of graphs whose tiles are
+// sparse enough for a list (_may_be_sparse of graph.py). Forward, smmf gathers with cosine scores half of what resident
+// copies, which in float32 is what counts.
 bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   constexpr double kTimesCheaper[2][2] = {{1.1, 1.1}, {1.2, 2.2}};  // float32, 16 bits: forward, backward
   constexpr double kTimesCheaperAdditive[2][2] = {{1.1, 1.5}, {2.0, 2.25}};

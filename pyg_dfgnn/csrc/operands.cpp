@@ -27,7 +27,7 @@ Names names_of(Score score) {
   }
 }
 
-void set_cosine(Attention& attention, const Call& call) {
+void set_cosine(Attention& attention, const Call& call, By by) {
   const auto type = accumulate_type(attention.value.scalar_type());
   const auto& beta = call.c;
   check_device(beta, "beta", attention.value.device());
@@ -35,9 +35,9 @@ void set_cosine(Attention& attention, const Call& call) {
   TORCH_CHECK(call.parameter > 0.0, "eps: expected a number > 0, got ", call.parameter);
   TORCH_CHECK(beta.numel() == 1 || beta.numel() == attention.heads(), "beta: expected 1 element or one a head (",
               attention.heads(), "), got shape ", beta.sizes());
-  attention.src_scale = reciprocal_norm(attention.src, call.parameter);
+  attention.src_scale = reciprocal_norm(attention.src, call.parameter, by);
   const auto dst_norm =
-      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter);
+      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, by);
   attention.dst_scale = dst_norm * beta.reshape({1, beta.numel()}).to(type);
 }
 
@@ -47,7 +47,7 @@ at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, 
 
 }  // namespace
 
-Attention make_attention(const Call& call) {
+Attention make_attention(const Call& call, By by) {
   const auto names = names_of(call.score);
   const bool additive = call.score == Score::additive;
   Attention attention;
@@ -75,7 +75,7 @@ Attention make_attention(const Call& call) {
     attention.src = value_is_src(call.score) ? attention.value : call.b.contiguous();
     if (value_is_src(call.score) && call.a.is_same(call.b)) attention.dst = attention.src;
   }
-  if (call.score == Score::cosine) set_cosine(attention, call);
+  if (call.score == Score::cosine) set_cosine(attention, call, by);
   if (call.score == Score::additive_v2) {
     attention.att = logit_term(call.c, names.c, value, {heads, head_dim}, "[heads, head size]");
   }
@@ -144,7 +144,7 @@ Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention
   return saved;
 }
 
-CallGradients finish_gradients(const Call& call, const Attention& attention, const Gradients& gradients) {
+CallGradients finish_gradients(const Call& call, const Attention& attention, const Gradients& gradients, By by) {
   const auto& value = attention.value;
   const auto grad_a_edge = empty_gradient(call.a_edge, gradients.a_edge, value);
   const auto grad_bias = empty_gradient(call.bias, gradients.bias, value);
@@ -161,11 +161,11 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
     grad_x_src = attention.att * g_src + gradients.value;
     grad_c = (x_dst * g_dst).sum(0) + (x_src * g_src).sum(0);
   } else {
-    const auto beta = call.c.reshape({call.c.numel()}).to(type);
+    const auto beta = call.c.reshape({call.c.numel()}).to(type).contiguous();
     at::Tensor by_beta, unused;
-    std::tie(grad_x_dst, by_beta) = normalize_backward(attention.dst, gradients.dst, call.parameter, beta, {});
+    std::tie(grad_x_dst, by_beta) = normalize_backward(attention.dst, gradients.dst, call.parameter, beta, {}, by);
     std::tie(grad_x_src, unused) =
-        normalize_backward(attention.src, gradients.src, call.parameter, {}, gradients.value);
+        normalize_backward(attention.src, gradients.src, call.parameter, {}, gradients.value, by);
     grad_c = call.c.numel() == 1 ? by_beta.sum() : by_beta.sum(0);
   }
   return {grad_x_dst.to(value.scalar_type()), grad_x_src.to(value.scalar_type()),

@@ -16,6 +16,7 @@ from calls import (
     make_operands,
     run,
 )
+from graphs import Csr
 
 HALVES = (torch.float16, torch.bfloat16)
 SCORES = ("dot", "cosine", "additive")
@@ -86,6 +87,24 @@ def test_values_that_are_not_finite(method, score, value, dtype, device):
     expected, _ = reference.attention(score, graph, operands)
     assert 0 < int((~expected.isfinite()).sum()) < expected.numel() / 8
     assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_nodes_out_of_range(dtype, device):
+    """They make NaNs of their rows, and of nothing else."""
+    graph = graphs.make("degrees_around_tiles", device)
+    operands = make_operands("additive", graph, 2, 64, dtype)
+    expected, _ = run("smmf_fwd", "additive", graph, operands)
+    col = graph.col.clone()
+    bad = torch.tensor([5, graph.num_edges - 1], device=device)
+    col[bad] = torch.tensor([-1, graph.num_src], dtype=col.dtype, device=device)
+    out, lse = run("smmf_fwd", "additive", Csr(graph.rowptr, col, graph.num_src), operands)
+    is_bad = torch.zeros(graph.num_dst, dtype=torch.bool, device=device)
+    is_bad[torch.searchsorted(graph.rowptr.long(), bad, right=True) - 1] = True
+    assert out[is_bad].isnan().all()
+    assert lse[is_bad].isnan().all()
+    tolerance = 2 * FORWARD_TOLERANCE[dtype]
+    assert_near(out[~is_bad], expected[~is_bad], tolerance, "out")
 
 
 @pytest.mark.parametrize("name", ["hub", "super_node"])

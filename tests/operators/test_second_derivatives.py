@@ -19,6 +19,7 @@ from calls import (
     run,
 )
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 DROPOUT = {"dropout_p": 0.4}
 
@@ -140,3 +141,27 @@ def test_under_autocast(score, device):
     with torch.autocast(device, torch.bfloat16):
         found = gradients(outputs, leaves, with_lse=True, create_graph=True)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+@pytest.mark.parametrize("score", SCORES)
+def test_traced(score, mode, device):
+    """By one operand, where the others need none; what was traced serves other operands."""
+    graph = graphs.mixed(device)
+    csc = graph.csc()
+    operands = make_operands(score, graph)
+
+    def gradient(rowptr: Tensor, col: Tensor, *values: Tensor) -> Tensor:
+        x, *others = values[len(csc) :]
+        x = x.detach().requires_grad_()
+        given = dict(zip(operands, [x, *others], strict=True)) | dict(
+            zip(csc, values, strict=False)
+        )
+        out, _ = operator("attention", score)(rowptr, col, **given)
+        return torch.autograd.grad(out.sin().sum(), x, create_graph=True)[0].detach()
+
+    index = (graph.rowptr, graph.col, *csc.values())
+    traced = make_fx(gradient, tracing_mode=mode)(*index, *operands.values())
+    for scale in (1.0, 0.5):
+        values = [t.cos() * scale for t in operands.values()]
+        torch.testing.assert_close(traced(*index, *values), gradient(*index, *values))
