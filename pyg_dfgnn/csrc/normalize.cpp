@@ -4,6 +4,10 @@
 
 namespace dfgnn {
 
+at::Tensor empty_scalars(const at::Tensor& x) {
+  return at::empty({x.size(0), x.size(1)}, x.options().dtype(accumulate_type(x.scalar_type())));
+}
+
 at::Tensor reciprocal_norm(const at::Tensor& x, double eps, By by) {
 #ifdef DFGNN_WITH_CUDA
   if (by == By::kernels && x.is_cuda()) return reciprocal_norm_cuda(x, eps);

@@ -19,6 +19,9 @@ at::Tensor reciprocal_norm(const at::Tensor& x, double eps, By by);
 std::tuple<at::Tensor, at::Tensor> normalize_backward(const at::Tensor& x, const at::Tensor& g, double eps,
                                                       const at::Tensor& beta, const at::Tensor& added, By by);
 
+// What the kernels put a number of each row into: A [N, H].
+at::Tensor empty_scalars(const at::Tensor& x);
+
 at::Tensor reciprocal_norm_cpu(const at::Tensor& x, double eps);
 std::tuple<at::Tensor, at::Tensor> normalize_backward_cpu(const at::Tensor& x, const at::Tensor& g, double eps,
                                                           const at::Tensor& beta, const at::Tensor& added);

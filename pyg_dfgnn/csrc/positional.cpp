@@ -3,26 +3,26 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "attention.h"
+
 namespace dfgnn {
 namespace {
 
-enum class Overload { dot, cosine, additive, additive_v2 };
-
-template <Overload overload>
+template <Score score>
 void call_overload(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   constexpr const char* kNames[] = {"dot", "cosine", "additive", "additive_v2"};
   static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("dfgnn::attention", kNames[static_cast<int>(overload)]);
+      c10::Dispatcher::singleton().findSchemaOrThrow("dfgnn::attention", kNames[static_cast<int>(score)]);
   op.callBoxed(stack);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(dfgnn, CompositeImplicitAutograd, m) {
-  m.impl("dot_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Overload::dot>>());
-  m.impl("cosine_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Overload::cosine>>());
-  m.impl("additive_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Overload::additive>>());
-  m.impl("additive_v2_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Overload::additive_v2>>());
+  m.impl("dot_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Score::dot>>());
+  m.impl("cosine_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Score::cosine>>());
+  m.impl("additive_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Score::additive>>());
+  m.impl("additive_v2_attention", torch::CppFunction::makeFromBoxedFunction<&call_overload<Score::additive_v2>>());
 }
 
 }  // namespace dfgnn

@@ -5,17 +5,12 @@
 
 #include <algorithm>
 
-#include "../attention.h"
 #include "run.h"
 
 namespace dfgnn {
 namespace {
 
 using Rows = void (*)(const cpu::NormArgs&, int64_t begin, int64_t end);
-
-at::Tensor empty_scalars(const at::Tensor& x) {
-  return at::empty({x.size(0), x.size(1)}, x.options().dtype(accumulate_type(x.scalar_type())));
-}
 
 cpu::NormArgs make_args(const at::Tensor& x, double eps) {
   cpu::NormArgs args{};

@@ -2,32 +2,20 @@
 #pragma once
 
 #include "kernels.h"
-#include "lanes.h"
+#include "rows.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
-
-// Calls visit(loading from p the columns from d on, d, columns or 0 for a whole vector) for all columns of a row.
-template <class A, class Visit>
-DFGNN_INLINE void for_columns(int64_t size, const Visit& visit) {
-  int64_t d = 0;
-  for (; d + lanes<A> <= size; d += lanes<A>) {
-    visit([d](const auto* p) __attribute__((always_inline)) { return load(p + d); }, d, 0);
-  }
-  if (const int rest = int(size - d)) {
-    visit([d, rest](const auto* p) __attribute__((always_inline)) { return load(p + d, rest); }, d, rest);
-  }
-}
 
 template <class T>
 struct Norms {
   using A = typename Accumulator<T>::type;
 
   static DFGNN_INLINE A inner(const T* x, const T* y, int64_t size) {
-    Vector<A> products = {};
-    for_columns<A>(size, [&](const auto& load_columns, int64_t, int)
-                             __attribute__((always_inline)) { products += load_columns(x) * load_columns(y); });
-    return sum(products);
+    const int64_t index = 0;
+    A product;
+    dot_group<1, 1>({x}, Rows<T>{y, 0}, &index, size, {&product});
+    return product;
   }
 
   static DFGNN_INLINE A norm(const T* x, int64_t size) { return A(__builtin_sqrt(inner(x, x, size))); }
@@ -52,11 +40,17 @@ struct Norms {
       const A project = length > eps ? r * r * dot : A(0);
       const A factor = args.beta ? r * static_cast<const A*>(args.beta)[row % args.heads] : r;
       static_cast<A*>(args.projection)[row] = r * dot;
-      for_columns<A>(args.size, [&](const auto& load_columns, int64_t d, int rest) __attribute__((always_inline)) {
-        Vector<A> sum = factor * (load_columns(g) - project * load_columns(x));
-        if (added) sum += load_columns(added);
-        rest ? store(grad + d, sum, rest) : store(grad + d, sum);
-      });
+      const auto columns = [&](const auto& load_columns) __attribute__((always_inline)) {
+        const Vector<A> sum = factor * (load_columns(g) - project * load_columns(x));
+        return added ? sum + load_columns(added) : sum;
+      };
+      int64_t d = 0;
+      for (; d + lanes<A> <= args.size; d += lanes<A>) {
+        store(grad + d, columns([&](const T* p) __attribute__((always_inline)) { return load(p + d); }));
+      }
+      if (const int rest = int(args.size - d)) {
+        store(grad + d, columns([&](const T* p) __attribute__((always_inline)) { return load(p + d, rest); }), rest);
+      }
     }
   }
 };

@@ -5,16 +5,11 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "../attention.h"
 #include "../normalize.h"
 #include "tensors.h"
 
 namespace dfgnn {
 namespace {
-
-at::Tensor empty_scalars(const at::Tensor& x) {
-  return at::empty({x.size(0), x.size(1)}, x.options().dtype(accumulate_type(x.scalar_type())));
-}
 
 cuda::Rows rows_of(const at::Tensor& x, double eps) {
   return {type_of(x), data_of(x), x.size(0) * x.size(1), static_cast<int>(x.size(2)), eps};
