@@ -368,12 +368,13 @@ size_t scratch_bytes(const Attention& a) {
 // `own` kernel, short rows go to that (launch_short_rows), `apart` lanes each.
 template <Side side, Score score, class S, class Kernel, class Launch>
 cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_memory, cudaStream_t stream,
-                        unsigned head_blocks, Kernel* kernel, Kernel* exact, const Launch& launch,
-                        Kernel* own = nullptr, int apart = kWarp) {
+                        unsigned head_blocks, Kernel* kernel, const Launch& launch, Kernel* own, int apart) {
   const Pass<side> pass{a, g};
   if (pass.num_own() == 0) return cudaSuccess;
   RowUnits units = plan_side<side, score>(a);
-  const UnitScratch<typename S::A> scratch(scratch_memory, a.heads);
+  const UnitScratch<typename S::A> scratch(scratch_memory, a.heads, units);
+  cudaError_t error = order_rows(units, pass.ptr(), a.num_edges, scratch.order, stream);
+  if (error != cudaSuccess) return error;
   const auto launch_one = [&](dim3 grid, const RowUnits& with, Kernel* chosen) {
     launch(grid, with, scratch.slots, chosen);
   };
@@ -381,8 +382,8 @@ cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_me
   if (!launch_short_rows(units, pass.num_own(), a.num_edges, longest, apart, head_blocks, own, launch_one)) {
     return cudaGetLastError();
   }
-  const cudaError_t error =
-      launch_units(units, a, pass.num_own(), head_blocks, scratch.counters, stream, kernel, exact, launch_one);
+  const decltype(kernel) none = nullptr;
+  error = launch_units(units, a, pass.num_own(), head_blocks, scratch.counters, stream, kernel, none, launch_one);
   if (error != cudaSuccess) return error;
   return merge_gradients<side, score, S>(a, g, units, scratch.slots, stream);
 }

@@ -1,6 +1,7 @@
-// PMF forward: an SDDMM writes the logits, edge-parallel or, on tensor cores, by rows and pieces of rows that are as
-// balanced; softmax and SpMM follow by rows.
+// PMF forward: an SDDMM writes the logits, edge-parallel or, where rows are long and on tensor cores, by rows and
+// pieces of rows that are as balanced; softmax and SpMM follow by rows.
 #include "edges.cuh"
+#include "row_dots.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
 #include "softmax_rows.cuh"
@@ -10,7 +11,7 @@ namespace {
 
 template <Score score, class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads, sizeof(typename S::A) == 4 ? 4 : 1)
-    logits_kernel(Typed<typename S::T> a, typename S::A* scores, EdgePlan plan) {
+    logits_kernel(Typed<typename S::T> a, typename S::A* logits, EdgePlan plan) {
   using A = typename S::A;
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
   __shared__ A dots[EdgePlan::kWarps][kWarp];
@@ -27,33 +28,9 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, sizeof(typename S::A) == 4
       }
       if (lane < count) {
         const A dot = score == Score::additive ? A(0) : dots[warp][lane];
-        scores[a.scalar(first + lane, h)] =
+        logits[a.scalar(first + lane, h)] =
             logit<score>(a, dot, batch.row[lane], batch.source[lane], first + lane, h).value;
       }
-      __syncwarp();
-    }
-  });
-}
-
-// The same on tensor cores, by rows.
-template <Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, 24)
-    tensor_logits_kernel(Typed<typename S::T> a, float* scores, RowUnits units) {
-  using Rows = OctetRows<S>;
-  const int h = blockIdx.y, place = Rows::place();
-  const typename Rows::Reader dst_row(a, a.dst, h, lane_in_octet()), src_row(a, a.src, h, lane_in_octet());
-  for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t) {
-    if (edges.size() == 0) return;
-    const auto own = dst_row(i);
-    const auto load = [&](int64_t e) { return checked_node(a.col[min(e, edges.end - 1)], a.num_src); };
-    int next = load(edges.begin + place);
-    for (int64_t e = edges.begin + place; e - place < edges.end; e += 16) {
-      const int node = next;
-      Rows rows;
-      rows.load(max(node, 0), src_row);
-      next = load(e + 16);
-      const float dot = rows.dot(own);
-      if (e < edges.end && !(lane_group() & 1)) scores[a.scalar(e, h)] = logit<score>(a, dot, i, node, e, h).value;
       __syncwarp();
     }
   });
@@ -68,34 +45,28 @@ size_t pmf_fwd_workspace(const Attention& a) {
 
 cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  const RowUnits units = plan_forward(a);
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
-    const Typed<T> typed{a};
-    A* scores = static_cast<A*>(workspace);
-    const UnitScratch<A> scratch(scores + a.num_edges * a.heads, a.heads);
-    const bool on_tensor_cores = tensor_rows<S>(a.head_dim);
-    bool has_logits = a.num_edges == 0;
-    cudaError_t error = cudaSuccess;
-    if constexpr (kTensorRows<S> && (score == Score::dot || score == Score::cosine)) {
-      if (on_tensor_cores && !has_logits) {
-        has_logits = true;
-        const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-          kernel<<<grid, RowUnits::kThreads, 0, stream>>>(typed, scores, with);
-        };
-        auto* kernel = tensor_logits_kernel<score, S>;
-        const decltype(kernel) none = nullptr;
-        error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, kernel, none, launch);
+    RowUnits units = plan_forward(a);
+    const UnitScratch<A> scratch(workspace, a.heads, units);
+    A* logits = reinterpret_cast<A*>(static_cast<char*>(workspace) + forward_scratch_bytes(a, units));
+    cudaError_t error = order_rows(units, a.rowptr, a.num_edges, scratch.order, stream);
+    if (error != cudaSuccess) return error;
+    bool by_rows = false;
+    if constexpr (score == Score::dot || score == Score::cosine) {
+      by_rows = goes_by_row_dots<S>(a);
+      if (by_rows) {
+        error = launch_row_dots<score, S>(a, a.dst, a.src, StoreLogit<T>{logits}, units, scratch.counters, stream);
       }
     }
-    if (!has_logits) {
+    if (!by_rows && a.num_edges > 0) {
       const EdgePlan plan = plan_edges(a.num_edges);
-      logits_kernel<score, S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(typed, scores, plan);
+      logits_kernel<score, S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(Typed<T>{a}, logits, plan);
       error = cudaGetLastError();
     }
     if (error != cudaSuccess) return error;
-    return launch_softmax_rows<true, S>(a, scores, outputs, units, scratch, stream);
+    return launch_softmax_rows<true, S>(a, logits, outputs, units, scratch, stream);
   });
 }
 

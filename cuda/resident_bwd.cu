@@ -15,8 +15,8 @@ namespace {
 
 using namespace resident;
 
-// Shared memory: a chunk, or what is being reordered; from the end backwards what slices have of rows and of columns,
-// and a place for each row; between them, of slots, two numbers and an offset each.
+// Shared memory: a chunk, or what is being reordered and a place for each row; from the end backwards what slices have
+// of rows and of columns; between them, of slots, two numbers and an offset each.
 template <class S>
 struct Layout {
   unsigned char* memory;
@@ -24,16 +24,18 @@ struct Layout {
   int nodes;
 
   __device__ __forceinline__ int64_t row_bytes() const { return row_bytes_of(nodes); }
-  __device__ __forceinline__ int64_t nodes_begin() const { return bytes - 2 * row_bytes() - place_bytes_of(nodes); }
-  __device__ __forceinline__ unsigned char* rows() const { return memory + bytes - 2 * row_bytes(); }
+  __device__ __forceinline__ int64_t nodes_begin() const { return bytes - 2 * row_bytes(); }
+  __device__ __forceinline__ unsigned char* rows() const { return memory + nodes_begin(); }
   __device__ __forceinline__ unsigned char* columns() const { return memory + bytes - row_bytes(); }
-  __device__ __forceinline__ uint16_t* places() const { return reinterpret_cast<uint16_t*>(memory + nodes_begin()); }
+  __device__ __forceinline__ uint16_t* places(int64_t edge_bytes) const {
+    return reinterpret_cast<uint16_t*>(memory + 2 * edge_bytes);
+  }
   __device__ __forceinline__ unsigned char* slots(int which, int64_t edge_bytes) const {
     return memory + nodes_begin() - (which + 1) * edge_bytes;
   }
   __device__ __forceinline__ bool fit_nodes() const { return chunk_bytes_of(nodes) <= nodes_begin(); }
   __device__ __forceinline__ bool fit_edges(int64_t edge_bytes) const {
-    return max(chunk_bytes_of(nodes), 2 * edge_bytes) + 3 * edge_bytes <= nodes_begin();
+    return max(chunk_bytes_of(nodes), 2 * edge_bytes + place_bytes_of(nodes)) + 3 * edge_bytes <= nodes_begin();
   }
 };
 
@@ -110,11 +112,7 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   rows.offsets = columns.offsets = reinterpret_cast<uint4*>(layout.slots(0, edge_bytes));
   float* weights = reinterpret_cast<float*>(layout.slots(1, edge_bytes));
   float* gradients = reinterpret_cast<float*>(layout.slots(2, edge_bytes));
-  uint16_t* places = layout.places();  // of a row in the order
-  if (fits) {
-    for (int i = threadIdx.x; i < tile.nodes; i += S::kThreads) places[rows.order[i]] = static_cast<uint16_t>(i);
-    fits = rows.fill(a.col);
-  }
+  if (fits) fits = rows.fill(a.col);
   if (!__syncthreads_and(fits)) {
     chunk.wait();
     return false;
@@ -166,6 +164,9 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   }
 
   float2* reordered = reinterpret_cast<float2*>(memory);
+  uint16_t* places = layout.places(edge_bytes);  // of a row in the order
+  for (int i = threadIdx.x; i < tile.nodes; i += S::kThreads) places[rows.order[i]] = static_cast<uint16_t>(i);
+  __syncthreads();
   columns.for_slots([&](int slot, int column, int64_t entry) {
     float2 numbers{0, 0};
     int node = -1;

@@ -39,7 +39,7 @@ DFGNN_EVERYWHERE constexpr int64_t row_bytes_of(int64_t nodes) {
   const int64_t shorts = nodes + 1 + slots_of_nodes(nodes) + slots_of_nodes(nodes) / kGroups + 1;
   return (2 * shorts + 15) / 16 * 16;
 }
-DFGNN_EVERYWHERE constexpr int place_bytes_of(int nodes) { return (2 * nodes + 15) / 16 * 16; }
+DFGNN_EVERYWHERE constexpr int64_t place_bytes_of(int64_t nodes) { return (2 * nodes + 15) / 16 * 16; }
 DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batches * (kGroups * kBatch * 4); }
 
 // At the most so many batches have nodes with as many of their own, one of them `longest`: a slice has as many as the
@@ -60,8 +60,8 @@ constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degr
 constexpr int64_t backward_bytes(int64_t nodes, int64_t batches) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
   const int64_t chunk = chunk_bytes_of(nodes), edges = edge_bytes_of(batches);
-  return (chunk > 2 * edges ? chunk : 2 * edges) + 3 * edges + 2 * row_bytes_of(nodes) +
-         place_bytes_of(static_cast<int>(nodes));
+  const int64_t reordered = 2 * edges + place_bytes_of(nodes);
+  return (chunk > reordered ? chunk : reordered) + 3 * edges + 2 * row_bytes_of(nodes);
 }
 
 }  // namespace dfgnn::cuda::resident

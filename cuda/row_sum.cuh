@@ -56,6 +56,19 @@ struct HeadSum {
   }
 };
 
+// A sum in registers of a warp all of whose lanes share a row.
+template <class S>
+struct WarpSum {
+  Fragment<S>& sum;
+
+  __device__ __forceinline__ void store(typename S::T* row, int features, typename S::A factor) const {
+    store_sum(sum, row, features, factor);
+  }
+  __device__ __forceinline__ void store_piece(typename S::A* piece, int features, typename S::A factor) const {
+    store_sum_piece(sum, piece, features, factor);
+  }
+};
+
 // Sum of weights times rows in float (or double) registers, a row spread over the lanes of the wide shape.
 template <class S>
 class VectorSum {

@@ -5,7 +5,13 @@
 // one segment into the next; each piece's sums go to a slot of a workspace, and a second kernel adds up the slots of a
 // row in a fixed order, so that the result is the same bits run after run, whichever block took which unit. A segment
 // holds parts of two such rows at most: one that began before (slot 2 s) and one that begins in it (slot 2 s + 1).
+//
+// Where rows are long, warps take units from counters, a window of them a multiprocessor at a time: what its warps
+// gather for neighbouring rows they find in their L1 cache. They do so most if they are at the same place of their rows
+// at the same time, so rows that are very long are taken in the order of their lengths, within neighbourhoods.
 #pragma once
+
+#include <cub/block/block_radix_sort.cuh>
 
 #include "device.h"
 #include "find_row.cuh"
@@ -15,18 +21,20 @@ namespace dfgnn::cuda {
 
 struct RowUnits {
   static constexpr int kThreads = kWarp;  // of a block
-  int64_t segment;                        // entries
-  unsigned segments;                      // 0: no row can be that long
-  int rows_per_unit;
-  unsigned count;     // units; the first `segments` are there for the pieces
-  unsigned* next;     // [heads] counters that blocks take units from, or null: one unit a block
-  unsigned* inexact;  // set where a result is not what it should be,
-  bool if_inexact;    // and whether to do the work only if it is set
-  bool are_short;     // rows are so short, and so many, that groups of lanes should take one each:
-  int64_t own_most;   // those of so many entries at the most,
-  int64_t shortest;   // and warps those of so many on
-
   static constexpr int64_t kShort = 16;
+
+  int64_t segment;    // entries
+  unsigned segments;  // 0: no row can be that long
+  int rows_per_unit;
+  unsigned count;               // units; the first `segments` are there for the pieces
+  unsigned* next = nullptr;     // counters that warps take units from (UnitCounters), or null: one unit a block
+  unsigned* inexact = nullptr;  // set where a result is not what it should be,
+  bool if_inexact = false;      // and whether to do the work only if it is set
+  bool are_short = false;       // rows are so short, and so many, that groups of lanes should take one each:
+  int64_t own_most = kShort;    // those of so many entries at the most,
+  int64_t shortest = 0;         // and warps those of so many on
+  int64_t ordered = 0;          // rows that have a place in the order,
+  const int* order = nullptr;   // or null, where they go as they are numbered
 
   // Leaves short rows to groups of lanes.
   void leave_short_rows(int64_t num_rows) {
@@ -37,7 +45,7 @@ struct RowUnits {
 
   int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
 
-  // Rows are long enough for blocks to take units from a counter, which costs less than to start a block.
+  // Rows are long enough for warps to take units from counters, which costs less than to start a block.
   static bool are_long(int64_t num_rows, int64_t num_entries) { return num_entries >= 64 * num_rows; }
 
   // Whether a pass needs memory of its own, if it has no `exact` kernel.
@@ -54,7 +62,7 @@ constexpr int64_t kWhole = -1;  // the slot of a row that is no piece
 // row, if known.
 inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest = -1) {
   constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kLeast = 1024, kPieces = 16384, kMost = 4096;
-  constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12;
+  constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
   const int64_t least = num_entries <= kFew ? kFewLeast : kLeast;
   int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
   segment = segment < least ? least : segment > kMost ? kMost : segment;
@@ -65,29 +73,77 @@ inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t number
   const auto segments = static_cast<unsigned>(can_be_long ? (num_entries + segment - 1) / segment : 0);
   int rows = 1;
   while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
-  return {segment,          segments, rows,  segments + static_cast<unsigned>((num_rows + rows - 1) / rows),
-          nullptr,          nullptr,  false, num_rows >= 4 * kUnits && num_entries < kFewEntries * num_rows,
-          RowUnits::kShort, 0};
+  RowUnits units{segment, segments, rows, segments + static_cast<unsigned>((num_rows + rows - 1) / rows)};
+  units.are_short = num_rows >= 4 * kUnits && num_entries < kFewEntries * num_rows;
+  if (num_rows >= kUnits && num_entries >= kVeryLong * num_rows) units.ordered = num_rows;
+  return units;
 }
 
-// Memory for a pass over units: counters, and a slot's `width` numbers a head.
+// The counters of a launch and a head, 32 bytes apart: how many windows are taken, then, of each multiprocessor, its
+// window.
+struct UnitCounters {
+  static constexpr unsigned kWindow = 24, kMultiprocessors = 256;  // of more, some share a window
+  static constexpr unsigned kApart = 32 / sizeof(unsigned), kCount = (1 + kMultiprocessors) * kApart;
+};
+
+// Memory for a pass over units: counters, the rows' order, and a slot's `width` numbers a head.
 template <class A>
 struct UnitScratch {
   unsigned* counters;  // of the first launch, of the second, and whether there has to be one
+  int* order;
   A* slots;
 
-  UnitScratch(void* memory, int heads)
+  UnitScratch(void* memory, int heads, const RowUnits& units)
       : counters(static_cast<unsigned*>(memory)),
-        slots(reinterpret_cast<A*>(static_cast<char*>(memory) + counter_bytes(heads))) {}
+        order(reinterpret_cast<int*>(static_cast<char*>(memory) + counter_bytes(heads))),
+        slots(reinterpret_cast<A*>(reinterpret_cast<char*>(order) + order_bytes(units))) {}
 
-  static size_t counter_bytes(int heads) { return ((2 * heads + 1) * sizeof(unsigned) + 15) / 16 * 16; }
+  static size_t counter_bytes(int heads) { return (2 * heads * UnitCounters::kCount + 4) * sizeof(unsigned); }
+  static size_t order_bytes(const RowUnits& units) { return (units.ordered * sizeof(int) + 15) / 16 * 16; }
   static size_t bytes(const RowUnits& units, int heads, int width) {
-    return counter_bytes(heads) + static_cast<size_t>(units.slots()) * heads * width * sizeof(A);
+    return counter_bytes(heads) + order_bytes(units) + static_cast<size_t>(units.slots()) * heads * width * sizeof(A);
   }
 };
 
+// Rows by length, the longest first, within each neighbourhood of kRows.
+struct RowOrder {
+  static constexpr int kThreads = 256, kEach = 4, kRows = kThreads * kEach;
+};
+
+template <class Key>
+__global__ void __launch_bounds__(RowOrder::kThreads)
+    order_rows_kernel(Index ptr, int64_t num_rows, int64_t num_entries, int* order) {
+  constexpr int kEach = RowOrder::kEach, kBits = 24;
+  using Sort = cub::BlockRadixSort<Key, RowOrder::kThreads, kEach, int>;
+  __shared__ typename Sort::TempStorage storage;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * RowOrder::kRows + threadIdx.x * kEach;
+  Key keys[kEach];
+  int rows[kEach];
+#pragma unroll
+  for (int t = 0; t < kEach; ++t) {  // past the last row: as if shorter than any
+    rows[t] = static_cast<int>(first + t);
+    constexpr int64_t kMost = (1 << kBits) - 2;
+    const int64_t size = first + t < num_rows ? min(row_range(ptr, first + t, num_entries).size(), kMost) : -1;
+    keys[t] = static_cast<Key>(size + 1);
+  }
+  Sort(storage).SortDescending(keys, rows, 0, kBits);
+#pragma unroll
+  for (int t = 0; t < kEach; ++t) {
+    if (first + t < num_rows) order[first + t] = rows[t];
+  }
+}
+
+// Puts the rows into the order that the plan says, if it says one.
+inline cudaError_t order_rows(RowUnits& units, const Index& ptr, int64_t num_entries, int* order, cudaStream_t stream) {
+  if (units.ordered == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>((units.ordered + RowOrder::kRows - 1) / RowOrder::kRows);
+  order_rows_kernel<unsigned><<<blocks, RowOrder::kThreads, 0, stream>>>(ptr, units.ordered, num_entries, order);
+  units.order = order;
+  return cudaGetLastError();
+}
+
 // Calls launch(grid, units, kernel), the grid's second dimension being `head_blocks`. Where rows are
-// long, the grid is what the device holds at once and blocks take units from a counter. Where there is
+// long, the grid is what the device holds at once and warps take units from counters. Where there is
 // an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
 template <class Kernel, class Launch>
 cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned head_blocks, unsigned* counters,
@@ -98,18 +154,46 @@ cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, u
   const auto resident = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
   const bool take = units.count > resident && RowUnits::are_long(num_rows, a.num_edges);
   if (error == cudaSuccess && (take || exact)) {
-    error = cudaMemsetAsync(counters, 0, (2 * a.heads + 1) * sizeof(unsigned), stream);
+    error = cudaMemsetAsync(counters, 0, UnitScratch<float>::counter_bytes(a.heads), stream);
   }
   if (error != cudaSuccess) return error;
   if (take) units.next = counters;
-  if (exact) units.inexact = counters + 2 * a.heads;
+  if (exact) units.inexact = counters + 2 * a.heads * UnitCounters::kCount;
   launch(dim3(take ? resident : units.count, head_blocks), units, kernel);
   if (exact) {
-    units.next = counters + a.heads;
+    units.next = counters + a.heads * UnitCounters::kCount;
     units.if_inexact = true;
     launch(dim3(units.count < resident ? units.count : resident, head_blocks), units, exact);
   }
   return cudaGetLastError();
+}
+
+// The warp's next unit of its multiprocessor's window, of those after the grid's first. A window is a word: its number
+// plus 1 and, in the lower half, how many units were asked for. Who asks for the first that it has not takes the next
+// window; who asks meanwhile, asks again.
+__device__ __forceinline__ unsigned take_unit(const RowUnits& units) {
+  using Word = unsigned long long;
+  using Counters = UnitCounters;
+  constexpr unsigned kWindow = Counters::kWindow;
+  unsigned* const windows = units.next + blockIdx.y * Counters::kCount;
+  unsigned multiprocessor;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+  auto* own = reinterpret_cast<Word*>(windows + (1 + multiprocessor % Counters::kMultiprocessors) * Counters::kApart);
+  while (true) {
+    Word before = 0;
+    if (threadIdx.x == 0) before = atomicAdd(own, Word{1});
+    before = __shfl_sync(kAllLanes, before, 0);
+    const unsigned window = before >> 32, taken = static_cast<unsigned>(before);
+    if (window > 0 && taken < kWindow) return (window - 1) * kWindow + taken;
+    if (taken == (window > 0 ? kWindow : 0)) {
+      unsigned next = 0;
+      if (threadIdx.x == 0) {
+        next = atomicAdd(windows, 1u);
+        atomicExch(own, Word{next + 1} << 32 | 1);
+      }
+      return __shfl_sync(kAllLanes, next, 0) * kWindow;
+    }
+  }
 }
 
 // Calls visit(row, entries, slot) for the block's units, those of the heads that blockIdx.y stands for.
@@ -128,6 +212,7 @@ __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, in
       second = warp_find_row(ptr, num_rows, end - 1);
     } else {
       first = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
+      if (units.order) first = units.order[first];
       second = first + 1;
     }
     const auto row_of = [&](int t) { return t == 0 ? first : second + (t - 1); };
@@ -148,8 +233,7 @@ __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, in
       visit(static_cast<int>(row), entries, slot);
     }
     if (!units.next) return;
-    if (threadIdx.x == 0) unit = gridDim.x + atomicAdd(units.next + blockIdx.y, 1u);
-    unit = __shfl_sync(kAllLanes, unit, 0);
+    unit = gridDim.x + take_unit(units);
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "logit.cuh"
-#include "mma.cuh"
 
 namespace dfgnn::cuda {
 
@@ -64,63 +63,6 @@ __device__ __forceinline__ typename S::A long_pair_score(const Typed<typename S:
   }
   return sum;
 }
-
-// A row of 16-bit features over eight lanes: what tensor cores multiply. Four rows are the operand of an mma whose row
-// (or column) 2 r holds half of row r's features, 2 r + 1 the other half.
-template <class S>
-using OctetShape = Shape<typename S::T, 8, 8, S::kFeatures / 64, false, true>;
-
-__device__ __forceinline__ int octet() { return threadIdx.x % kWarp / 8; }
-__device__ __forceinline__ int lane_in_octet() { return threadIdx.x % 8; }
-
-// Products of the 8 rows `first`, `second` that the octets of lanes hold with the 4 rows b: dots[0] is that of the
-// first row of this lane's octet with row b of octet lane_in_group(), dots[1] that of the second.
-template <class O>
-__device__ __forceinline__ void octet_dots(float (&dots)[2], const Packed<O>& first, const Packed<O>& second,
-                                           const Packed<O>& b) {
-  float acc[4] = {};
-#pragma unroll
-  for (int s = 0; s < O::kSteps; ++s) {
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {  // in any order of the features, as long as both operands have the same
-      const uint32_t a[4] = {word(first.steps[s], k), word(second.steps[s], k), word(first.steps[s], k + 1),
-                             word(second.steps[s], k + 1)};
-      mma_half<typename O::T>(acc, a, word(b.steps[s], k), word(b.steps[s], k + 1));
-    }
-  }
-  const bool odd = lane_group() & 1;  // the halves' products are where both are even, and where both are odd
-#pragma unroll
-  for (int v = 0; v < 2; ++v) {
-    const float half = odd ? acc[2 * v + 1] : acc[2 * v];
-    dots[v] = half + __shfl_xor_sync(kAllLanes, half, 4);
-  }
-}
-
-// 16 rows that a warp gathers for products with one row: the octets of lanes hold four at a time, those of entries 4 j
-// + octet(). `place` is the entry that is a lane's own where there is a number each; lanes of odd groups have the same.
-template <class S>
-struct OctetRows {
-  using O = OctetShape<S>;
-  using Reader = RowReader<O>;
-  Packed<O> rows[4];
-
-  __device__ __forceinline__ static int place() { return 4 * lane_in_group() + octet(); }
-
-  // The rows of the lanes' own nodes.
-  __device__ __forceinline__ void load(int node, const Reader& row) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) rows[j] = row(__shfl_sync(kAllLanes, node, 8 * octet() + j));
-  }
-
-  // The lane's own entry's row times the other, which all octets have.
-  __device__ __forceinline__ float dot(const Packed<O>& other) const {
-    float low[2], high[2];
-    octet_dots<O>(low, rows[0], rows[1], other);
-    octet_dots<O>(high, rows[2], rows[3], other);
-    const bool odd = lane_in_group() & 1;
-    return lane_in_group() < 2 ? (odd ? low[1] : low[0]) : (odd ? high[1] : high[0]);
-  }
-};
 
 // Calls store(e, dot) for e in [begin, end): `destination(e)` and `source(e)` are the edge's nodes, kNoNode counting as
 // node 0. Groups of lanes take edges in turn; the destination's fragment stays in registers while the row lasts.

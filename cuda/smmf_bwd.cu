@@ -25,14 +25,12 @@ cudaError_t launch_both_sides(const Attention& a, const Gradients& g, void* work
       own_columns = gradients_own_rows_kernel<Side::columns, score, S>;
     }
   }
-  const decltype(rows) none = nullptr;
   const unsigned blocks = head_blocks<S>(a.heads);
   const int apart = lanes_of_heads<S>(a.heads);
   const cudaError_t error =
-      launch_side<Side::rows, score, S>(a, g, workspace, stream, blocks, rows, none, launch, own_rows, apart);
+      launch_side<Side::rows, score, S>(a, g, workspace, stream, blocks, rows, launch, own_rows, apart);
   if (error != cudaSuccess) return error;
-  return launch_side<Side::columns, score, S>(a, g, workspace, stream, blocks, columns, none, launch, own_columns,
-                                              apart);
+  return launch_side<Side::columns, score, S>(a, g, workspace, stream, blocks, columns, launch, own_columns, apart);
 }
 
 }  // namespace

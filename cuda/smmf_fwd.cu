@@ -297,7 +297,9 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
       }
     }
     RowUnits units = plan_forward(a);
-    const UnitScratch<A> scratch(workspace, a.heads);
+    const UnitScratch<A> scratch(workspace, a.heads, units);
+    cudaError_t error = order_rows(units, a.rowptr, a.num_edges, scratch.order, stream);
+    if (error != cudaSuccess) return error;
     if constexpr (score == Score::additive) {
       if (goes_by_softmax_rows<score, S>(a)) {
         return launch_softmax_rows<false, S>(a, nullptr, outputs, units, scratch, stream);
@@ -317,7 +319,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
                            launch)) {
       return cudaGetLastError();
     }
-    const cudaError_t error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, none, launch);
+    error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, none, launch);
     if (error != cudaSuccess) return error;
     return merge_outputs<T>(a, outputs, units, scratch.slots, stream);
   });

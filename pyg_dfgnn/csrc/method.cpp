@@ -55,7 +55,7 @@ bool resident_can_run(const Attention& attention, Pass pass) {
 // that pays where the rest is cheap: additive scores, tensor cores, and heads of medium size; and for more than 128
 // features, which cost smmf's two passes most, but for float32's dot products where memory is what counts. Narrow heads
 // lie side by side in smmf's warps, and many short rows go to groups of lanes, in smmf only.
-constexpr int64_t kLongRow = 16, kShortRow = 6;  // edges a row, on average
+constexpr int64_t kVeryLongRow = 64, kLongRow = 16, kShortRow = 6;  // edges a row, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
@@ -144,6 +144,7 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
     return long_rows && (is_dot ? has_wide_heads(attention) : on_tensor_cores && !is_additive);
   }
   if (has_narrow_heads(attention)) return false;
+  if (is_possible && edges >= kVeryLongRow * rows) return true;
   const bool many_features = is_possible && attention.head_dim() > kManyFeatures;
   if (many_features && (is_additive || (is_dot && (bytes == 2 || is_near)))) return true;
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;

@@ -50,11 +50,20 @@ def long_rows(device: str) -> graphs.Csr:
     return graphs.from_degrees([70] * 3000 + [20_000] + [70] * 3000, 4000).to(device)
 
 
+def very_long_rows(device: str) -> graphs.Csr:
+    """Rows and columns of some 260 edges, which are taken in the order of their lengths, some of
+    none and one of 30,000; their number is no multiple of a neighbourhood's."""
+    degrees = [200 + 37 * i % 130 for i in range(8250)]
+    degrees[4000:4000] = [*[0] * 40, 30_000]
+    return graphs.from_degrees(degrees, 8200).to(device)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
 @pytest.mark.parametrize("score", SCORES)
-def test_units_from_a_counter(score, method, dtype, cuda):
-    graph = long_rows(cuda)
+@pytest.mark.parametrize("rows", [long_rows, very_long_rows])
+def test_units_from_a_counter(rows, score, method, dtype, cuda):
+    graph = rows(cuda)
     operands = make_operands(score, graph, 1, 64, dtype)
     check_forward(method, score, graph, operands)
     check_backward(method, score, graph, operands)
@@ -62,8 +71,9 @@ def test_units_from_a_counter(score, method, dtype, cuda):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
-def test_same_bits_whoever_takes_a_unit(method, dtype, cuda):
-    graph = long_rows(cuda)
+@pytest.mark.parametrize("rows", [long_rows, very_long_rows])
+def test_same_bits_whoever_takes_a_unit(rows, method, dtype, cuda):
+    graph = rows(cuda)
     leaves = {k: t.requires_grad_() for k, t in make_operands("dot", graph, 2, 64, dtype).items()}
 
     def results() -> list[torch.Tensor]:

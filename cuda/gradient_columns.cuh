@@ -1,0 +1,103 @@
+// Columns of pmf's backward pass: the gradients of src and value from the pairs that the rows left
+// (gradient_rows.cuh), two weighted sums of rows, one after the other, so that the rows of one matrix alone compete for
+// the caches.
+#pragma once
+
+#include "gradient_sides.cuh"
+
+namespace dfgnn::cuda {
+
+// What the rows are of that a kernel sums up: grad_out's give the gradient of value, and dst's that of src. Additive
+// scores have a number in the place of the latter, which comes with the former.
+enum class Summed { grad_out, dst };
+
+// Of column j, or of a piece of it.
+template <Summed summed, Score score, class S, class Sum>
+__device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a, const Gradients& g,
+                                                  typename S::A* slots, const Pair<typename S::A>* pairs,
+                                                  unsigned* inexact, int j, const Range& entries, int64_t slot, int h) {
+  using A = typename S::A;
+  constexpr bool kAdditive = score == Score::additive, kOfValue = summed == Summed::grad_out;
+  __shared__ typename Sum::Batch batch;
+  const int lane = threadIdx.x;
+  const typename Sum::Reader row(a, kOfValue ? g.grad_out : a.dst, h, Sum::lane());
+  Sum sum;
+  A grad_scalar = A(0);
+  int node = 0;
+  int64_t position = 0;
+  const auto load = [&](int64_t entry) {  // past the end, the last again
+    entry = min(entry, entries.end - 1);
+    node = checked_node(a.row[entry], a.num_dst);
+    position = clamp_to(a.perm[entry], a.num_edges - 1);
+  };
+  if (entries.size() > 0) load(entries.begin + lane);
+  for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
+    const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
+    Pair<A> pair{A(0), A(0)};
+    if (lane < count && node != kNoNode) pair = pairs[a.scalar(position, h)];
+    __syncwarp();
+    batch.node[lane] = max(node, 0);
+    __syncwarp();
+    sum.load(batch, count, row);
+    A weight = pair.weight;
+    if constexpr (kAdditive) grad_scalar += pair.operand;
+    if constexpr (!kOfValue) {
+      weight = pair.operand * (score == Score::cosine ? a.at(a.dst_scale, a.scalar(max(node, 0), h)) : a.logit_scale);
+    }
+    batch.put(lane, sum.fit(weight));
+    load(first + kWarp + lane);
+    __syncwarp();
+    sum.add(batch, count, row);
+  }
+  if (!sum.is_exact()) *inexact = 1;
+  if constexpr (kAdditive) grad_scalar = lanes_sum<kWarp>(grad_scalar);
+  if (slot == kWhole) {
+    sum.store(a.features(kOfValue ? g.value : g.src, j, h), a.head_dim, A(1));
+    if (kAdditive && lane == 0) static_cast<A*>(g.src)[a.scalar(j, h)] = grad_scalar;
+  } else {
+    constexpr auto kWidth = slot_width<Side::columns, score>;
+    A* piece = slots + (slot * a.heads + h) * kWidth(a.head_dim);
+    sum.store_piece(kOfValue ? piece + kWidth(a.head_dim) - a.head_dim : piece, a.head_dim, A(1));
+    if (kAdditive && lane == 0) *piece = grad_scalar;
+  }
+}
+
+template <Summed summed, Score score, class S, class Sum>
+__global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8 ? 1 : 24)
+    columns_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g, RowUnits units,
+                   typename S::A* slots, Pair<typename S::A>* pairs) {
+  for_units(a.colptr, a.num_src, a.num_edges, units, [&](int j, const Range& entries, int64_t slot) {
+    column_from_pairs<summed, score, S, Sum>(a, g, slots, pairs, units.inexact, j, entries, slot, blockIdx.y);
+  });
+}
+
+template <Score score, class S>
+cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspace, Pair<typename S::A>* pairs,
+                           cudaStream_t stream) {
+  if (a.num_src == 0) return cudaSuccess;
+  using T = typename S::T;
+  RowUnits units = plan_side<Side::columns, score>(a);
+  const UnitScratch<typename S::A> scratch(workspace, a.heads, units);
+  const auto launch_sum = [&]<Summed summed>() {
+    auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;
+    decltype(kernel) exact = nullptr;
+    if constexpr (kTensorRows<S>) {
+      if (tensor_rows<S>(a.head_dim)) {
+        kernel = columns_kernel<summed, score, S, TensorSum<S>>;
+        exact = by_vectors;
+      }
+    }
+    const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
+      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, pairs);
+    };
+    return launch_units(units, a, a.num_src, a.heads, scratch.counters, stream, kernel, exact, launch);
+  };
+  cudaError_t error = order_rows(units, a.colptr, a.num_edges, scratch.order, stream);
+  if (error == cudaSuccess) error = launch_sum.template operator()<Summed::grad_out>();
+  if constexpr (score != Score::additive) {
+    if (error == cudaSuccess) error = launch_sum.template operator()<Summed::dst>();
+  }
+  return error == cudaSuccess ? merge_gradients<Side::columns, score, S>(a, g, units, scratch.slots, stream) : error;
+}
+
+}  // namespace dfgnn::cuda
