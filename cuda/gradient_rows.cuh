@@ -26,7 +26,8 @@ struct StoreDp {
 template <Score score, class S>
 constexpr int row_gradients_warps() {
   if (sizeof(typename S::A) == 8) return 1;
-  return sizeof(typename S::T) == 4 || score == Score::additive ? 24 : score == Score::dot ? 20 : 16;
+  if (score == Score::additive) return 28;
+  return sizeof(typename S::T) == 4 ? 24 : score == Score::dot ? 28 : 16;
 }
 
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
                          RowUnits units, typename S::A* slots, Pair<typename S::A>* pairs) {
   using A = typename S::A;
   using W = typename S::Wide;
-  using Groups = RowGroups<W>;
+  using Groups = RowGroups<W, sizeof(typename S::T) == 2 && score == Score::dot ? 4 : 8>;
   constexpr bool kAdditive = score == Score::additive, kHasDp = score == Score::dot;
   __shared__ int nodes[kWarp];
   const int lane = threadIdx.x, h = blockIdx.y;

@@ -38,11 +38,11 @@ __device__ __forceinline__ A transposed_sum(A (&x)[kCount]) {
   return sum;
 }
 
-// How a warp gathers rows of the wide shape W for products with one row: each group of lanes has kRows in flight, 8
-// vectors a lane, for consecutive entries; of these, one is a lane's own where there is a number each.
-template <class W>
+// How a warp gathers rows of the wide shape W for products with one row: each group of lanes has kRows in flight,
+// kVectors a lane, for consecutive entries; of these, one is a lane's own where there is a number each.
+template <class W, int kVectors = 8>
 struct RowGroups {
-  static constexpr int kRows = W::kSteps >= 8 ? 1 : 8 / W::kSteps < W::kLanes ? 8 / W::kSteps : W::kLanes;
+  static constexpr int kRows = rounds_of_vectors<W>(kVectors);
   static constexpr int kStep = kRows * W::kGroups;  // entries of a warp at once
   int lane = threadIdx.x % W::kLanes, first = static_cast<int>(threadIdx.x) / W::kLanes * kRows;
 

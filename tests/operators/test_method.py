@@ -116,7 +116,8 @@ def test_super_nodes_of_narrow_heads(log):
         ({"score": "additive"}, "smmf"),
         ({"score": "additive_v2"}, "smmf"),
         ({"heads": 8}, "pmf"),
-        ({"head_dim": 64}, "smmf"),
+        ({"head_dim": 64}, "pmf"),
+        ({"head_dim": 64, "num_rows": 1 << 14}, "smmf"),  # 32 edges a row
         ({"heads": 8, "head_dim": 32}, "smmf"),
         ({"num_edges": 1 << 18}, "smmf"),  # not worth pmf's launches
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
@@ -128,6 +129,7 @@ def test_long_rows(log, other, expected):
     assert found.startswith(f"dfgnn: method={expected}: ")
 
 
+LONG = {"num_edges": 1 << 20, "num_rows": 1 << 15}  # 32 edges a row, where 64 are very long
 HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
 
 
@@ -139,16 +141,18 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         ({"score": "additive_v2"}, "smmf"),
         ({"num_edges": 1 << 20, "heads": 8, "head_dim": 64}, "pmf"),
         ({"num_edges": 1 << 20, "heads": 8, "head_dim": 32}, "smmf"),  # several heads a warp
-        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128}, "smmf"),  # 72 MiB
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128}, "pmf"),  # one matrix at a time
+        (LONG | {"heads": 9, "head_dim": 128}, "smmf"),  # 72 MiB
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64}, "pmf"),
-        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64, "score": "cosine"}, "smmf"),
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64, "score": "cosine"}, "pmf"),
+        (LONG | {"heads": 9, "head_dim": 64, "score": "cosine"}, "smmf"),
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128, "score": "additive"}, "pmf"),
         ({"num_edges": 6 << 15, "num_rows": 1 << 15}, "pmf"),
         ({"num_edges": 5 << 15, "num_rows": 1 << 15}, "smmf"),  # a group of lanes a row
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 256}, "pmf"),  # many features
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),
-        ({"num_edges": 9 << 20, "head_dim": 256}, "smmf"),  # too many bytes for the cache
+        (LONG | {"num_edges": 9 << 20, "num_rows": 1 << 18, "head_dim": 256}, "smmf"),  # far more
         (HALF | {"head_dim": 32}, "smmf"),
         (HALF | {"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
