@@ -69,6 +69,17 @@ def test_units_from_a_counter(rows, score, method, dtype, cuda):
     check_backward(method, score, graph, operands)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 30), (2, 32), (1, 100), (3, 128), (1, 256)])
+@pytest.mark.parametrize("score", SCORES)
+def test_long_rows_of_any_shape(score, heads, head_dim, dtype, device):
+    graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
+    seed = torch.tensor([3], device=device)
+    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
 @pytest.mark.parametrize("rows", [long_rows, very_long_rows])
