@@ -81,8 +81,8 @@ dfgnn_arch_flags(DFGNN_ARCH_FLAGS)
 function(dfgnn_cuda_options target)
   # -std by hand, too: CMake before 3.26 does not know that nvcc 12 and later have C++20.
   set(flags -std=c++20 ${DFGNN_ARCH_FLAGS})
-  # A third of the library's size. Every driver that runs programs of CUDA 13 can read it.
-  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  # A library of a third of the size. Every driver that runs programs of CUDA 13 can read it.
+  if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     list(APPEND flags --compress-mode=size)
   endif()
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${flags}>")

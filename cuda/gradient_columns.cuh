@@ -55,9 +55,9 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
     sum.store(a.features(kOfValue ? g.value : g.src, j, h), a.head_dim, A(1));
     if (kAdditive && lane == 0) static_cast<A*>(g.src)[a.scalar(j, h)] = grad_scalar;
   } else {
-    constexpr auto kWidth = slot_width<Side::columns, score>;
-    A* piece = slots + (slot * a.heads + h) * kWidth(a.head_dim);
-    sum.store_piece(kOfValue ? piece + kWidth(a.head_dim) - a.head_dim : piece, a.head_dim, A(1));
+    const int width = slot_width<Side::columns, score>(a.head_dim);
+    A* piece = slots + (slot * a.heads + h) * width;
+    sum.store_piece(kOfValue ? piece + width - a.head_dim : piece, a.head_dim, A(1));
     if (kAdditive && lane == 0) *piece = grad_scalar;
   }
 }

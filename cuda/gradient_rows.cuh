@@ -2,8 +2,8 @@
 // gradients of dst and of the logits' edge terms.
 //
 // With dot products the gradients of the probabilities, dP, which take rows of value, are made by a pass of their own
-// (row_dots.cuh), so that the rows of one matrix alone compete for the caches. Short rows, and heads that lie side by
-// side, go by gradient_sides.cuh, like smmf's.
+// (row_dots.cuh), so that the rows of one matrix alone compete for the caches. What does not go by rows there goes by
+// gradient_sides.cuh, like smmf's.
 #pragma once
 
 #include "gradient_sides.cuh"
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
       }
     }
     if constexpr (kAdditive) grad_scalar = lanes_sum<kWarp>(grad_scalar);
-    const WarpSum<W> total{grad};
+    const WarpSum<W> total{grad};  // rows have no sum for value
     store_gradients<Side::rows, score>(a, g, i, h, total, total, grad_scalar, lane == 0,
                                        score == Score::dot ? a.logit_scale : A(1), slot, slots);
   });
@@ -115,7 +115,7 @@ cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace,
   cudaError_t error = order_rows(units, a.rowptr, a.num_edges, scratch.order, stream);
   auto* kernel = gradients_kernel<Side::rows, score, S>;
   unsigned blocks = head_blocks<S>(a.heads);
-  if (goes_by_row_dots<S>(a)) {
+  if (goes_by_rows<S>(a)) {
     kernel = row_gradients_kernel<score, S>;
     blocks = a.heads;
     if constexpr (score == Score::dot) {

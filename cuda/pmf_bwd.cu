@@ -1,6 +1,7 @@
-// PMF backward: the gradient of every edge's logit is kept, so that it is made once. A pass over the rows writes it
-// along with the gradients of dst, then those of src and value are two SpMMs by columns. Scores and head sizes that
-// this does not take go the long way: an edge-parallel kernel writes the edges' gradients, and the rest is SpMMs.
+// PMF backward: the gradient of every edge's logit is kept, so that it is made once. The rows write it along with the
+// gradients of dst (gradient_rows.cuh), then those of src and value are two SpMMs by columns (gradient_columns.cuh).
+// Scores and head sizes that these do not take go the long way: an edge-parallel kernel writes the edges' gradients,
+// and the rest is SpMMs.
 #include <algorithm>
 
 #include "edges.cuh"

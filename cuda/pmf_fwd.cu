@@ -1,5 +1,5 @@
-// PMF forward: an SDDMM writes the logits, edge-parallel or, where rows are long and on tensor cores, by rows and
-// pieces of rows that are as balanced; softmax and SpMM follow by rows.
+// PMF forward: an SDDMM writes the logits, edge-parallel or, of long rows or on tensor cores, by rows and pieces of
+// rows that are as balanced; softmax and SpMM follow by rows.
 #include "edges.cuh"
 #include "row_dots.cuh"
 #include "sddmm.cuh"
@@ -55,7 +55,7 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
     if (error != cudaSuccess) return error;
     bool by_rows = false;
     if constexpr (score == Score::dot || score == Score::cosine) {
-      by_rows = goes_by_row_dots<S>(a);
+      by_rows = a.num_edges > 0 && goes_by_rows<S>(a);
       if (by_rows) {
         error = launch_row_dots<score, S>(a, a.dst, a.src, StoreLogit<T>{logits}, units, scratch.counters, stream);
       }

@@ -65,12 +65,12 @@ struct RowGroups {
   }
 };
 
-// Whether there are kernels for a pass by rows: on tensor cores, and, where rows are long and heads do not lie side by
-// side, on vectors.
+// Whether passes go by rows, a warp each: of 16-bit heads of 64 or 128 features, else where rows are long and heads do
+// not lie side by side.
 template <class S>
-bool goes_by_row_dots(const Attention& a) {
+bool goes_by_rows(const Attention& a) {
   return tensor_rows<S>(a.head_dim) || (a.head_dim <= S::kFeatures && log_heads_side_by_side<S>(a.heads) == 0 &&
-                                        RowUnits::are_long(a.num_dst, a.num_edges));
+                                        rows_are_long(a.num_dst, a.num_edges));
 }
 
 template <Score score, class S, class Store>
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, 24)
   });
 }
 
-// Where goes_by_row_dots().
+// Where goes_by_rows().
 template <Score score, class S, class Store>
 cudaError_t launch_row_dots(const Attention& a, const void* own_rows, const void* other_rows, const Store& store,
                             const RowUnits& units, unsigned* counters, cudaStream_t stream) {

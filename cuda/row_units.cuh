@@ -16,6 +16,7 @@
 #include "device.h"
 #include "find_row.cuh"
 #include "logit.cuh"
+#include "row_geometry.h"
 
 namespace dfgnn::cuda {
 
@@ -45,12 +46,9 @@ struct RowUnits {
 
   int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
 
-  // Rows are long enough for warps to take units from counters, which costs less than to start a block.
-  static bool are_long(int64_t num_rows, int64_t num_entries) { return num_entries >= 64 * num_rows; }
-
   // Whether a pass needs memory of its own, if it has no `exact` kernel.
   bool need_scratch(int64_t num_rows, int64_t num_entries) const {
-    return segments > 0 || are_long(num_rows, num_entries);
+    return segments > 0 || rows_are_long(num_rows, num_entries);
   }
 };
 
@@ -80,28 +78,35 @@ inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t number
 }
 
 // The counters of a launch and a head, 32 bytes apart: how many windows are taken, then, of each multiprocessor, its
-// window.
+// window. There are some for two launches, and none where heads are so many that these alone fill the device.
 struct UnitCounters {
   static constexpr unsigned kWindow = 24, kMultiprocessors = 256;  // of more, some share a window
   static constexpr unsigned kApart = 32 / sizeof(unsigned), kCount = (1 + kMultiprocessors) * kApart;
+  static constexpr int kMostHeads = 64;
+  static constexpr size_t kFlag = 16;  // bytes before them, for the flag whether there has to be a second launch
+
+  static size_t bytes(int heads) { return kFlag + (heads <= kMostHeads ? 2 * heads * kCount * sizeof(unsigned) : 0); }
+  static unsigned* of_launch(unsigned* flag, int launch, int heads) {
+    return heads <= kMostHeads ? flag + kFlag / sizeof(unsigned) + launch * heads * kCount : nullptr;
+  }
 };
 
 // Memory for a pass over units: counters, the rows' order, and a slot's `width` numbers a head.
 template <class A>
 struct UnitScratch {
-  unsigned* counters;  // of the first launch, of the second, and whether there has to be one
+  unsigned* counters;
   int* order;
   A* slots;
 
   UnitScratch(void* memory, int heads, const RowUnits& units)
       : counters(static_cast<unsigned*>(memory)),
-        order(reinterpret_cast<int*>(static_cast<char*>(memory) + counter_bytes(heads))),
+        order(reinterpret_cast<int*>(static_cast<char*>(memory) + UnitCounters::bytes(heads))),
         slots(reinterpret_cast<A*>(reinterpret_cast<char*>(order) + order_bytes(units))) {}
 
-  static size_t counter_bytes(int heads) { return (2 * heads * UnitCounters::kCount + 4) * sizeof(unsigned); }
   static size_t order_bytes(const RowUnits& units) { return (units.ordered * sizeof(int) + 15) / 16 * 16; }
   static size_t bytes(const RowUnits& units, int heads, int width) {
-    return counter_bytes(heads) + order_bytes(units) + static_cast<size_t>(units.slots()) * heads * width * sizeof(A);
+    const size_t numbers = static_cast<size_t>(units.slots()) * heads * width;
+    return UnitCounters::bytes(heads) + order_bytes(units) + numbers * sizeof(A);
   }
 };
 
@@ -110,21 +115,20 @@ struct RowOrder {
   static constexpr int kThreads = 256, kEach = 4, kRows = kThreads * kEach;
 };
 
-template <class Key>
-__global__ void __launch_bounds__(RowOrder::kThreads)
+static __global__ void __launch_bounds__(RowOrder::kThreads)
     order_rows_kernel(Index ptr, int64_t num_rows, int64_t num_entries, int* order) {
   constexpr int kEach = RowOrder::kEach, kBits = 24;
-  using Sort = cub::BlockRadixSort<Key, RowOrder::kThreads, kEach, int>;
+  using Sort = cub::BlockRadixSort<unsigned, RowOrder::kThreads, kEach, int>;
   __shared__ typename Sort::TempStorage storage;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * RowOrder::kRows + threadIdx.x * kEach;
-  Key keys[kEach];
+  unsigned keys[kEach];
   int rows[kEach];
 #pragma unroll
   for (int t = 0; t < kEach; ++t) {  // past the last row: as if shorter than any
     rows[t] = static_cast<int>(first + t);
     constexpr int64_t kMost = (1 << kBits) - 2;
     const int64_t size = first + t < num_rows ? min(row_range(ptr, first + t, num_entries).size(), kMost) : -1;
-    keys[t] = static_cast<Key>(size + 1);
+    keys[t] = static_cast<unsigned>(size + 1);
   }
   Sort(storage).SortDescending(keys, rows, 0, kBits);
 #pragma unroll
@@ -137,13 +141,13 @@ __global__ void __launch_bounds__(RowOrder::kThreads)
 inline cudaError_t order_rows(RowUnits& units, const Index& ptr, int64_t num_entries, int* order, cudaStream_t stream) {
   if (units.ordered == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>((units.ordered + RowOrder::kRows - 1) / RowOrder::kRows);
-  order_rows_kernel<unsigned><<<blocks, RowOrder::kThreads, 0, stream>>>(ptr, units.ordered, num_entries, order);
+  order_rows_kernel<<<blocks, RowOrder::kThreads, 0, stream>>>(ptr, units.ordered, num_entries, order);
   units.order = order;
   return cudaGetLastError();
 }
 
 // Calls launch(grid, units, kernel), the grid's second dimension being `head_blocks`. Where rows are
-// long, the grid is what the device holds at once and warps take units from counters. Where there is
+// long, the grid is what a device holds at once at the most, and warps take units from counters. Where there is
 // an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
 template <class Kernel, class Launch>
 cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned head_blocks, unsigned* counters,
@@ -152,25 +156,26 @@ cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, u
   int multiprocessors = 0;
   cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
   const auto resident = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
-  const bool take = units.count > resident && RowUnits::are_long(num_rows, a.num_edges);
+  unsigned* const taken = UnitCounters::of_launch(counters, 0, a.heads);
+  const bool take = taken && units.count > resident && rows_are_long(num_rows, a.num_edges);
   if (error == cudaSuccess && (take || exact)) {
-    error = cudaMemsetAsync(counters, 0, UnitScratch<float>::counter_bytes(a.heads), stream);
+    error = cudaMemsetAsync(counters, 0, UnitCounters::bytes(a.heads), stream);
   }
   if (error != cudaSuccess) return error;
-  if (take) units.next = counters;
-  if (exact) units.inexact = counters + 2 * a.heads * UnitCounters::kCount;
+  if (take) units.next = taken;
+  if (exact) units.inexact = counters;
   launch(dim3(take ? resident : units.count, head_blocks), units, kernel);
   if (exact) {
-    units.next = counters + a.heads * UnitCounters::kCount;
+    units.next = UnitCounters::of_launch(counters, 1, a.heads);
     units.if_inexact = true;
-    launch(dim3(units.count < resident ? units.count : resident, head_blocks), units, exact);
+    launch(dim3(units.next && units.count > resident ? resident : units.count, head_blocks), units, exact);
   }
   return cudaGetLastError();
 }
 
-// The warp's next unit of its multiprocessor's window, of those after the grid's first. A window is a word: its number
-// plus 1 and, in the lower half, how many units were asked for. Who asks for the first that it has not takes the next
-// window; who asks meanwhile, asks again.
+// The warp's next unit of its multiprocessor's window, of those after the grid's first. A window is a word: in the
+// upper half its number plus 1, in the lower how many units were asked for. Who asks for the first that it has not
+// takes the next window; who asks meanwhile, asks again.
 __device__ __forceinline__ unsigned take_unit(const RowUnits& units) {
   using Word = unsigned long long;
   using Counters = UnitCounters;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "../../cuda/resident_geometry.h"
+#include "../../cuda/row_geometry.h"
 #include "../../cuda/tile_geometry.h"
 
 namespace dfgnn {
@@ -54,10 +55,10 @@ bool resident_can_run(const Attention& attention, Pass pass) {
 // heads. Backward, what it stores saves smmf's second pass making it again, as long as it stays near the cache; beyond,
 // that pays where the rest is cheap: additive scores, tensor cores, and heads of medium size; and for more than 128
 // features, which cost smmf's two passes most, but for float32's dot products where memory is what counts. Where rows
-// are very long, pmf's passes gather the rows of one matrix each, which was 2 to 45 % faster with heads of 32 to 256 in
-// float32 (ogbl-ppa- and ogbn-proteins-like; bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's
-// warps, and many short rows go to groups of lanes, in smmf only.
-constexpr int64_t kVeryLongRow = 64, kLongRow = 16, kShortRow = 6;  // edges a row, on average
+// are long by rows_are_long(), pmf's passes gather the rows of one matrix each, which was 2 to 45 % faster with heads
+// of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like; bfloat16's of 32 were slower). Narrow heads lie side by
+// side in smmf's warps, and many short rows go to groups of lanes, in smmf only.
+constexpr int64_t kLongRow = 16, kShortRow = 6;  // edges a row, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
@@ -142,8 +143,9 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const bool is_possible = edge_heads >= kWorthItsLaunches && stored <= kStoredBytes;
   const bool long_rows = is_possible && edges >= kLongRow * rows, is_near = stored <= kStoredBytesNearCache;
   const bool is_additive = attention.score == Score::additive;
-  const bool one_matrix_at_a_time = is_possible && edges >= kVeryLongRow * rows && !has_narrow_heads(attention) &&
-                                    head_bytes(attention) >= kNarrowHead;
+  const bool is_measured = bytes == 4 && attention.head_dim() % 4 == 0 && head_bytes(attention) >= kNarrowHead &&
+                           attention.head_dim() <= 2 * kManyFeatures && !has_narrow_heads(attention);
+  const bool one_matrix_at_a_time = is_possible && is_measured && cuda::rows_are_long(rows, edges);
   if (pass == Pass::forward) {
     if (is_dot) return one_matrix_at_a_time || (long_rows && has_wide_heads(attention));
     return long_rows && on_tensor_cores && !is_additive;

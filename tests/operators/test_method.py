@@ -119,6 +119,8 @@ def test_super_nodes_of_narrow_heads(log):
         ({"head_dim": 64}, "pmf"),
         ({"head_dim": 64, "num_rows": 1 << 14}, "smmf"),  # 32 edges a row
         ({"heads": 8, "head_dim": 32}, "smmf"),
+        ({"head_dim": 32}, "pmf"),
+        ({"head_dim": 28}, "smmf"),
         ({"num_edges": 1 << 18}, "smmf"),  # not worth pmf's launches
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
@@ -152,7 +154,7 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 256}, "pmf"),  # many features
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),
-        (LONG | {"num_edges": 9 << 20, "num_rows": 1 << 18, "head_dim": 256}, "smmf"),  # far more
+        ({"num_edges": 9 << 20, "num_rows": 1 << 18, "head_dim": 256}, "smmf"),  # 72 MiB, too
         (HALF | {"head_dim": 32}, "smmf"),
         (HALF | {"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],

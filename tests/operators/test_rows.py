@@ -81,6 +81,18 @@ def test_long_rows_of_any_shape(score, heads, head_dim, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 100), (2, 128), (1, 512)])
+@pytest.mark.parametrize("score", SCORES)
+def test_long_rows_that_are_whole(score, heads, head_dim, dtype, cuda):
+    """Of so many edges that pieces are of 1024: rows of 100 are several batches of a warp."""
+    graph = graphs.from_degrees([100] * 2700 + [0, 1, 33, 2100], 2000).to(cuda)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
+    seed = torch.tensor([3], device=cuda)
+    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
 @pytest.mark.parametrize("rows", [long_rows, very_long_rows])
 def test_same_bits_whoever_takes_a_unit(rows, method, dtype, cuda):
