@@ -24,6 +24,7 @@ def describe(device: str, commit: str | None = None) -> dict[str, str]:
     if device == "cuda":
         found["cuda"] = torch.version.cuda or "none"
         found["driver"] = driver()
+        found["calls"] = "queued"  # see measure.py; before, each was waited for
     return found
 
 

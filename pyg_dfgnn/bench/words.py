@@ -2,10 +2,11 @@
 
 INTRODUCTION = (
     "Times are medians of repetitions, with the quartiles in brackets where they are 5 % or "
-    "more apart: CUDA events around each of a queue of Python calls on a GPU, which show of small "
-    "graphs the launches or the host, and the clock on a CPU. Before a call is timed, its result "
-    "and its gradients are compared with float64 on a sample of rows; what is less exact than 1e-5 "
-    "of the largest element (float32; bfloat16 8e-3, gradients four times as much) says [error "
+    "more apart: CUDA events around the Python calls on a GPU, one after another where the last "
+    "table says queued, else with a wait after each, so that small graphs show the launches and "
+    "the host, and the clock on a CPU. Before a call is timed, its result and its gradients are "
+    "compared with float64 on a sample of rows; what is less exact than 1e-5 of the largest "
+    "element (float32; bfloat16 8e-3, gradients four times as much) says [error "
     '…]. Inputs are rotated where they would fit a GPU\'s L2 cache. A graph is "real" where '
     'the data set was there, else a "stand-in" made with its statistics; × is the number of '
     "graphs of a batch. Unless said otherwise, attention has one head of 128 features."
