@@ -22,7 +22,7 @@ struct StoreDp {
   }
 };
 
-// Warps a multiprocessor, as many as registers allow.
+// Warps a multiprocessor, by times with 128 features: of 16-bit dot products many, with fewer rows in flight each.
 template <Score score, class S>
 constexpr int row_gradients_warps() {
   if (sizeof(typename S::A) == 8) return 1;
