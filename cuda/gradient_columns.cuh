@@ -74,30 +74,29 @@ __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8
 template <Score score, class S>
 cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspace, Pair<typename S::A>* pairs,
                            cudaStream_t stream) {
-  if (a.num_src == 0) return cudaSuccess;
   using T = typename S::T;
-  RowUnits units = plan_side<Side::columns, score>(a);
-  const UnitScratch<typename S::A> scratch(workspace, a.heads, units);
-  const auto launch_sum = [&]<Summed summed>() {
-    auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;
-    decltype(kernel) exact = nullptr;
-    if constexpr (kTensorRows<S>) {
-      if (tensor_rows<S>(a.head_dim)) {
-        kernel = columns_kernel<summed, score, S, TensorSum<S>>;
-        exact = by_vectors;
-      }
-    }
+  return launch_side<Side::columns, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
       chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, pairs);
     };
-    return launch_units(units, a, a.num_src, a.heads, scratch.counters, stream, kernel, exact, launch);
-  };
-  cudaError_t error = order_rows(units, a.colptr, a.num_edges, scratch.order, stream);
-  if (error == cudaSuccess) error = launch_sum.template operator()<Summed::grad_out>();
-  if constexpr (score != Score::additive) {
-    if (error == cudaSuccess) error = launch_sum.template operator()<Summed::dst>();
-  }
-  return error == cudaSuccess ? merge_gradients<Side::columns, score, S>(a, g, units, scratch.slots, stream) : error;
+    const auto launch_sum = [&]<Summed summed>() {
+      auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;
+      decltype(kernel) exact = nullptr;
+      if constexpr (kTensorRows<S>) {
+        if (tensor_rows<S>(a.head_dim)) {
+          kernel = columns_kernel<summed, score, S, TensorSum<S>>;
+          exact = by_vectors;
+        }
+      }
+      return launch_units(units, a, a.num_src, a.heads, scratch.counters, stream, kernel, exact, launch);
+    };
+    const cudaError_t error = launch_sum.template operator()<Summed::grad_out>();
+    if constexpr (score == Score::additive) {
+      return error;
+    } else {
+      return error == cudaSuccess ? launch_sum.template operator()<Summed::dst>() : error;
+    }
+  });
 }
 
 }  // namespace dfgnn::cuda

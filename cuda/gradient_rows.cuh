@@ -16,8 +16,8 @@ template <class T>
 struct StoreDp {
   Pair<typename Typed<T>::A>* pairs;
 
-  template <Score>
-  __device__ __forceinline__ void store(const Typed<T>& a, typename Typed<T>::A dp, int, int, int64_t e, int h) const {
+  __device__ __forceinline__ void operator()(const Typed<T>& a, typename Typed<T>::A dp, int, int, int64_t e,
+                                             int h) const {
     pairs[a.scalar(e, h)].weight = dp;
   }
 };
@@ -108,31 +108,24 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
 template <Score score, class S>
 cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace, Pair<typename S::A>* pairs,
                         cudaStream_t stream) {
-  if (a.num_dst == 0) return cudaSuccess;
   using T = typename S::T;
-  RowUnits units = plan_side<Side::rows, score>(a);
-  const UnitScratch<typename S::A> scratch(workspace, a.heads, units);
-  cudaError_t error = order_rows(units, a.rowptr, a.num_edges, scratch.order, stream);
-  auto* kernel = gradients_kernel<Side::rows, score, S>;
-  unsigned blocks = head_blocks<S>(a.heads);
-  if (goes_by_rows<S>(a)) {
-    kernel = row_gradients_kernel<score, S>;
-    blocks = a.heads;
-    if constexpr (score == Score::dot) {
-      const StoreDp<T> store{pairs};
-      if (error == cudaSuccess) {
-        error = launch_row_dots<score, S>(a, g.grad_out, a.value, store, units, scratch.counters, stream);
+  return launch_side<Side::rows, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
+    auto* kernel = gradients_kernel<Side::rows, score, S>;
+    unsigned blocks = head_blocks<S>(a.heads);
+    if (goes_by_rows<S>(a)) {
+      kernel = row_gradients_kernel<score, S>;
+      blocks = a.heads;
+      if constexpr (score == Score::dot) {
+        const StoreDp<T> store{pairs};
+        const cudaError_t error = launch_row_dots<S>(a, g.grad_out, a.value, store, units, scratch.counters, stream);
+        if (error != cudaSuccess) return error;
       }
     }
-  }
-  const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, pairs);
-  };
-  if (error == cudaSuccess) {
-    const decltype(kernel) none = nullptr;
-    error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, none, launch);
-  }
-  return error == cudaSuccess ? merge_gradients<Side::rows, score, S>(a, g, units, scratch.slots, stream) : error;
+    const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
+      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, pairs);
+    };
+    return launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, nullptr, launch);
+  });
 }
 
 }  // namespace dfgnn::cuda

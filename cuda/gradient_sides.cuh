@@ -364,28 +364,17 @@ size_t scratch_bytes(const Attention& a) {
   return UnitScratch<typename S::A>::bytes(plan_side<side, score>(a), a.heads, slot_width<side, score>(a.head_dim));
 }
 
-// Launches a kernel over the units of a side (launch_units), then adds up what their pieces left; where there is an
-// `own` kernel, short rows go to that (launch_short_rows), `apart` lanes each.
-template <Side side, Score score, class S, class Kernel, class Launch>
+// Calls launch(units, scratch) for what computes a side, then adds up what the pieces of its rows left.
+template <Side side, Score score, class S, class Launch>
 cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_memory, cudaStream_t stream,
-                        unsigned head_blocks, Kernel* kernel, const Launch& launch, Kernel* own, int apart) {
+                        const Launch& launch) {
   const Pass<side> pass{a, g};
   if (pass.num_own() == 0) return cudaSuccess;
   RowUnits units = plan_side<side, score>(a);
   const UnitScratch<typename S::A> scratch(scratch_memory, a.heads, units);
   cudaError_t error = order_rows(units, pass.ptr(), a.num_edges, scratch.order, stream);
-  if (error != cudaSuccess) return error;
-  const auto launch_one = [&](dim3 grid, const RowUnits& with, Kernel* chosen) {
-    launch(grid, with, scratch.slots, chosen);
-  };
-  const int64_t longest = side == Side::rows ? a.max_degree : -1;
-  if (!launch_short_rows(units, pass.num_own(), a.num_edges, longest, apart, head_blocks, own, launch_one)) {
-    return cudaGetLastError();
-  }
-  const decltype(kernel) none = nullptr;
-  error = launch_units(units, a, pass.num_own(), head_blocks, scratch.counters, stream, kernel, none, launch_one);
-  if (error != cudaSuccess) return error;
-  return merge_gradients<side, score, S>(a, g, units, scratch.slots, stream);
+  if (error == cudaSuccess) error = launch(units, scratch);
+  return error == cudaSuccess ? merge_gradients<side, score, S>(a, g, units, scratch.slots, stream) : error;
 }
 
 }  // namespace dfgnn::cuda

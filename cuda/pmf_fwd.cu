@@ -57,7 +57,7 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
     if constexpr (score == Score::dot || score == Score::cosine) {
       by_rows = a.num_edges > 0 && goes_by_rows<S>(a);
       if (by_rows) {
-        error = launch_row_dots<score, S>(a, a.dst, a.src, StoreLogit<T>{logits}, units, scratch.counters, stream);
+        error = launch_row_dots<S>(a, a.dst, a.src, StoreLogit<score, T>{logits}, units, scratch.counters, stream);
       }
     }
     if (!by_rows && a.num_edges > 0) {

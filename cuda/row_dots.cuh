@@ -8,13 +8,12 @@
 namespace dfgnn::cuda {
 
 // What becomes of a dot product: the edge's logit.
-template <class T>
+template <Score score, class T>
 struct StoreLogit {
   typename Typed<T>::A* logits;
 
-  template <Score score>
-  __device__ __forceinline__ void store(const Typed<T>& a, typename Typed<T>::A dot, int i, int node, int64_t e,
-                                        int h) const {
+  __device__ __forceinline__ void operator()(const Typed<T>& a, typename Typed<T>::A dot, int i, int node, int64_t e,
+                                             int h) const {
     logits[a.scalar(e, h)] = logit<score>(a, dot, i, node, e, h).value;
   }
 };
@@ -73,7 +72,7 @@ bool goes_by_rows(const Attention& a) {
                                         rows_are_long(a.num_dst, a.num_edges));
 }
 
-template <Score score, class S, class Store>
+template <class S, class Store>
 __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8 ? 1 : 24)
     row_dots_kernel(const __grid_constant__ Typed<typename S::T> a, const void* own_rows, const void* other_rows,
                     Store store, RowUnits units) {
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8
         if (groups.is_first()) dots[base + groups.own()] = dot;
       }
       __syncwarp();
-      if (lane < count) store.template store<score>(a, dots[lane], i, node, first + lane, h);
+      if (lane < count) store(a, dots[lane], i, node, first + lane, h);
     }
   });
 }
@@ -171,7 +170,7 @@ struct OctetRows {
 };
 
 // On tensor cores.
-template <Score score, class S, class Store>
+template <class S, class Store>
 __global__ void __launch_bounds__(RowUnits::kThreads, 24)
     tensor_dots_kernel(const __grid_constant__ Typed<typename S::T> a, const void* own_rows, const void* other_rows,
                        Store store, RowUnits units) {
@@ -189,25 +188,24 @@ __global__ void __launch_bounds__(RowUnits::kThreads, 24)
       rows.load(max(node, 0), other_row);
       next_node = load_node(e + 16);
       const float dot = rows.dot(own);
-      if (e < edges.end && !(lane_group() & 1)) store.template store<score>(a, dot, i, node, e, h);
+      if (e < edges.end && !(lane_group() & 1)) store(a, dot, i, node, e, h);
       __syncwarp();
     }
   });
 }
 
 // Where goes_by_rows().
-template <Score score, class S, class Store>
+template <class S, class Store>
 cudaError_t launch_row_dots(const Attention& a, const void* own_rows, const void* other_rows, const Store& store,
                             const RowUnits& units, unsigned* counters, cudaStream_t stream) {
-  auto* kernel = row_dots_kernel<score, S, Store>;
+  auto* kernel = row_dots_kernel<S, Store>;
   if constexpr (kTensorRows<S>) {
-    if (tensor_rows<S>(a.head_dim)) kernel = tensor_dots_kernel<score, S, Store>;
+    if (tensor_rows<S>(a.head_dim)) kernel = tensor_dots_kernel<S, Store>;
   }
-  const decltype(kernel) none = nullptr;
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
     chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, own_rows, other_rows, store, with);
   };
-  return launch_units(units, a, a.num_dst, a.heads, counters, stream, kernel, none, launch);
+  return launch_units(units, a, a.num_dst, a.heads, counters, stream, kernel, nullptr, launch);
 }
 
 }  // namespace dfgnn::cuda

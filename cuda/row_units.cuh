@@ -151,7 +151,8 @@ inline cudaError_t order_rows(RowUnits& units, const Index& ptr, int64_t num_ent
 // an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
 template <class Kernel, class Launch>
 cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned head_blocks, unsigned* counters,
-                         cudaStream_t stream, Kernel* kernel, Kernel* exact, const Launch& launch) {
+                         cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
+                         const Launch& launch) {
   constexpr int64_t kBlocksPerMultiprocessor = 32;
   int multiprocessors = 0;
   cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);

@@ -7,30 +7,33 @@
 namespace dfgnn::cuda {
 namespace {
 
+template <Side side, Score score, class S>
+cudaError_t launch_gradients(const Attention& a, const Gradients& g, void* workspace, cudaStream_t stream) {
+  const Pass<side> pass{a, g};
+  auto* kernel = gradients_kernel<side, score, S>;
+  decltype(kernel) own = nullptr;
+  if constexpr (S::kGroups > 1) {
+    own = a.head_dim == S::kFeatures ? gradients_own_rows_kernel<side, score, typename S::Exact>
+                                     : gradients_own_rows_kernel<side, score, S>;
+  }
+  return launch_side<side, score, S>(a, g, workspace, stream, [&](RowUnits& units, const auto& scratch) {
+    const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
+      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, g, with, scratch.slots, nullptr);
+    };
+    const unsigned blocks = head_blocks<S>(a.heads);
+    const int64_t longest = side == Side::rows ? a.max_degree : -1;
+    if (!launch_short_rows(units, pass.num_own(), a.num_edges, longest, lanes_of_heads<S>(a.heads), blocks, own,
+                           launch)) {
+      return cudaGetLastError();
+    }
+    return launch_units(units, a, pass.num_own(), blocks, scratch.counters, stream, kernel, nullptr, launch);
+  });
+}
+
 template <Score score, class S>
 cudaError_t launch_both_sides(const Attention& a, const Gradients& g, void* workspace, cudaStream_t stream) {
-  using A = typename S::A;
-  const auto launch = [&](dim3 grid, const RowUnits& units, A* slots, auto* kernel) {
-    kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, g, units, slots, nullptr);
-  };
-  auto *rows = gradients_kernel<Side::rows, score, S>, *columns = gradients_kernel<Side::columns, score, S>;
-  decltype(rows) own_rows = nullptr;
-  decltype(columns) own_columns = nullptr;
-  if constexpr (S::kGroups > 1) {
-    if (a.head_dim == S::kFeatures) {
-      own_rows = gradients_own_rows_kernel<Side::rows, score, typename S::Exact>;
-      own_columns = gradients_own_rows_kernel<Side::columns, score, typename S::Exact>;
-    } else {
-      own_rows = gradients_own_rows_kernel<Side::rows, score, S>;
-      own_columns = gradients_own_rows_kernel<Side::columns, score, S>;
-    }
-  }
-  const unsigned blocks = head_blocks<S>(a.heads);
-  const int apart = lanes_of_heads<S>(a.heads);
-  const cudaError_t error =
-      launch_side<Side::rows, score, S>(a, g, workspace, stream, blocks, rows, launch, own_rows, apart);
-  if (error != cudaSuccess) return error;
-  return launch_side<Side::columns, score, S>(a, g, workspace, stream, blocks, columns, launch, own_columns, apart);
+  const cudaError_t error = launch_gradients<Side::rows, score, S>(a, g, workspace, stream);
+  return error == cudaSuccess ? launch_gradients<Side::columns, score, S>(a, g, workspace, stream) : error;
 }
 
 }  // namespace

@@ -311,7 +311,6 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
       own = a.head_dim == S::kFeatures ? forward_own_rows_kernel<score, typename S::Exact>
                                        : forward_own_rows_kernel<score, S>;
     }
-    const decltype(kernel) none = nullptr;
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
       chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
     };
@@ -319,7 +318,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
                            launch)) {
       return cudaGetLastError();
     }
-    error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, none, launch);
+    error = launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, nullptr, launch);
     if (error != cudaSuccess) return error;
     return merge_outputs<T>(a, outputs, units, scratch.slots, stream);
   });

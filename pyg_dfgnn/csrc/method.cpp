@@ -135,7 +135,7 @@ bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) 
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
-  if (attention.score == Score::additive_v2) return false;
+  if (attention.score == Score::additive_v2 || has_narrow_heads(attention)) return false;
   const int64_t bytes = attention.value.element_size();
   const bool on_tensor_cores = goes_through_tensor_cores(attention), is_dot = attention.score == Score::dot;
   const int64_t rows = attention.num_dst(), edges = attention.num_edges(), edge_heads = edges * attention.heads();
@@ -144,13 +144,12 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const bool long_rows = is_possible && edges >= kLongRow * rows, is_near = stored <= kStoredBytesNearCache;
   const bool is_additive = attention.score == Score::additive;
   const bool is_measured = bytes == 4 && attention.head_dim() % 4 == 0 && head_bytes(attention) >= kNarrowHead &&
-                           attention.head_dim() <= 2 * kManyFeatures && !has_narrow_heads(attention);
+                           attention.head_dim() <= 2 * kManyFeatures;
   const bool one_matrix_at_a_time = is_possible && is_measured && cuda::rows_are_long(rows, edges);
   if (pass == Pass::forward) {
     if (is_dot) return one_matrix_at_a_time || (long_rows && has_wide_heads(attention));
     return long_rows && on_tensor_cores && !is_additive;
   }
-  if (has_narrow_heads(attention)) return false;
   if (one_matrix_at_a_time) return true;
   const bool many_features = is_possible && attention.head_dim() > kManyFeatures;
   if (many_features && (is_additive || (is_dot && (bytes == 2 || is_near)))) return true;

@@ -69,15 +69,20 @@ def test_units_from_a_counter(rows, score, method, dtype, cuda):
     check_backward(method, score, graph, operands)
 
 
+def check_pmf(score: str, graph: Csr, heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    """Both passes, with all that edges can have."""
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
+    seed = torch.tensor([3], device=graph.col.device)
+    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 30), (2, 32), (1, 100), (3, 128), (1, 256)])
 @pytest.mark.parametrize("score", SCORES)
 def test_long_rows_of_any_shape(score, heads, head_dim, dtype, device):
     graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device)
-    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
-    seed = torch.tensor([3], device=device)
-    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
-    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+    check_pmf(score, graph, heads, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -86,10 +91,7 @@ def test_long_rows_of_any_shape(score, heads, head_dim, dtype, device):
 def test_long_rows_that_are_whole(score, heads, head_dim, dtype, cuda):
     """Of so many edges that pieces are of 1024: rows of 100 are several batches of a warp."""
     graph = graphs.from_degrees([100] * 2700 + [0, 1, 33, 2100], 2000).to(cuda)
-    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
-    seed = torch.tensor([3], device=cuda)
-    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
-    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+    check_pmf(score, graph, heads, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
