@@ -92,7 +92,8 @@ __device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g,
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
     const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
     const float dp = grad_out.dot(Features(a, a.value, source, h));
-    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, dp, lse, delta, dropout.factor(e, h), i, j, e, h);
+    const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, i, j, e, h);
+    const auto d = edge_gradient(s, dp, lse, delta, dropout.factor(e, h));
     grad_scalar += d.operand;
     grad.fade_and_add(1, score == Score::cosine ? d.operand * src_term<score>(a, source, h) : d.operand, k);
     if (threadIdx.x % kWarp == 0) {
@@ -122,9 +123,9 @@ __device__ __noinline__ void backward_column(const Typed<T>& a, const Gradients&
     if (i == kNoNode) continue;
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-    const auto d = edge_gradient<score>(a, kNeedsDots ? q.dot(k) : 0, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)),
-                                        kHasDelta ? a.at(g.delta, a.scalar(i, h)) : delta_of(a, g, grad_out, i, h),
-                                        dropout.factor(e, h), i, j, e, h);
+    const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, i, j, e, h);
+    const float delta = kHasDelta ? a.at(g.delta, a.scalar(i, h)) : delta_of(a, g, grad_out, i, h);
+    const auto d = edge_gradient(s, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)), delta, dropout.factor(e, h));
     grad_scalar += d.operand;
     grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);
     grad_value.fade_and_add(1, d.weight, grad_out);

@@ -102,15 +102,15 @@ struct Packed {
   __device__ __forceinline__ typename S::A operator[](int i) const {
     return to_accumulate(reinterpret_cast<const T*>(steps)[i]);
   }
-};
 
-template <class S, class Row>
-__device__ __forceinline__ typename S::A packed_dot(const Packed<S>& a, const Row& b) {
-  typename S::A sum = 0;
+  template <class Other>
+  __device__ __forceinline__ typename S::A dot(const Other& other) const {
+    typename S::A sum = 0;
 #pragma unroll
-  for (int i = 0; i < S::kSteps * S::kVec; ++i) sum += a[i] * b[i];
-  return sum;
-}
+    for (int i = 0; i < S::kSteps * S::kVec; ++i) sum += (*this)[i] * other[i];
+    return sum;
+  }
+};
 
 // A lane's share of a row that is of the accumulation type already.
 template <class S>

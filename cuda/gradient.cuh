@@ -14,14 +14,9 @@ struct EdgeGradient {
   A operand;  // ds times the slope: the gradient of the scaled dot product, or of additive's sum
 };
 
-template <Score score, class T>
-__device__ __forceinline__ EdgeGradient<typename Typed<T>::A> edge_gradient(
-    const Typed<T>& a, typename Typed<T>::A dot, typename Typed<T>::A dp, typename Typed<T>::A lse,
-    typename Typed<T>::A delta, typename Typed<T>::A keep, int i, int j, int64_t e, int h) {
-  using A = typename Typed<T>::A;
-  const Logit<A> s = logit<score>(a, dot, i, j, e, h);
-  const A p = exp_difference(s.value, lse);
-  const A ds = p * (keep * dp - delta);
+template <class A>
+__device__ __forceinline__ EdgeGradient<A> edge_gradient(const Logit<A>& s, A dp, A lse, A delta, A keep) {
+  const A p = exp_difference(s.value, lse), ds = p * (keep * dp - delta);
   return {keep * p, ds, ds * s.slope};
 }
 

@@ -1,6 +1,7 @@
 // Columns of pmf's backward pass: the gradients of src and value from the pairs that the rows left
 // (gradient_rows.cuh), two weighted sums of rows, one after the other, so that the rows of one matrix alone compete for
-// the caches.
+// the caches. Pairs lie in the order of the rows: the first sum, which fetches them, leaves the second its weights in
+// the order of the columns.
 #pragma once
 
 #include "gradient_sides.cuh"
@@ -14,7 +15,7 @@ enum class Summed { grad_out, dst };
 // Of column j, or of a piece of it.
 template <Summed summed, Score score, class S, class Sum>
 __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a, const Gradients& g,
-                                                  typename S::A* slots, const Pair<typename S::A>* pairs,
+                                                  typename S::A* slots, const EdgeStore<typename S::A>& store,
                                                   unsigned* inexact, int j, const Range& entries, int64_t slot, int h) {
   using A = typename S::A;
   constexpr bool kAdditive = score == Score::additive, kOfValue = summed == Summed::grad_out;
@@ -22,29 +23,38 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   const int lane = threadIdx.x;
   const typename Sum::Reader row(a, kOfValue ? g.grad_out : a.dst, h, Sum::lane());
   Sum sum;
-  A grad_scalar = A(0);
+  A grad_scalar = A(0), number = A(0);
   int node = 0;
   int64_t position = 0;
   const auto load = [&](int64_t entry) {  // past the end, the last again
     entry = min(entry, entries.end - 1);
     node = checked_node(a.row[entry], a.num_dst);
-    position = clamp_to(a.perm[entry], a.num_edges - 1);
+    if constexpr (kOfValue) {
+      position = clamp_to(a.perm[entry], a.num_edges - 1);
+    } else {
+      number = store.numbers[a.scalar(entry, h)];
+    }
   };
   if (entries.size() > 0) load(entries.begin + lane);
   for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
     Pair<A> pair{A(0), A(0)};
-    if (lane < count && node != kNoNode) pair = pairs[a.scalar(position, h)];
+    if constexpr (kOfValue) {
+      if (lane < count && node != kNoNode) pair = store.pairs[a.scalar(position, h)];
+    } else {
+      if (lane < count) pair.weight = number;
+    }
     __syncwarp();
     batch.node[lane] = max(node, 0);
     __syncwarp();
     sum.load(batch, count, row);
-    A weight = pair.weight;
-    if constexpr (kAdditive) grad_scalar += pair.operand;
-    if constexpr (!kOfValue) {
-      weight = pair.operand * (score == Score::cosine ? a.at(a.dst_scale, a.scalar(max(node, 0), h)) : a.logit_scale);
+    if constexpr (kAdditive) {
+      grad_scalar += pair.operand;
+    } else if constexpr (kOfValue) {
+      const A factor = score == Score::cosine ? a.at(a.dst_scale, a.scalar(max(node, 0), h)) : a.logit_scale;
+      if (lane < count) store.numbers[a.scalar(first + lane, h)] = pair.operand * factor;
     }
-    batch.put(lane, sum.fit(weight));
+    batch.put(lane, sum.fit(pair.weight));
     load(first + kWarp + lane);
     __syncwarp();
     sum.add(batch, count, row);
@@ -65,19 +75,19 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
 template <Summed summed, Score score, class S, class Sum>
 __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8 ? 1 : 24)
     columns_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g, RowUnits units,
-                   typename S::A* slots, Pair<typename S::A>* pairs) {
+                   typename S::A* slots, const EdgeStore<typename S::A> store) {
   for_units(a.colptr, a.num_src, a.num_edges, units, [&](int j, const Range& entries, int64_t slot) {
-    column_from_pairs<summed, score, S, Sum>(a, g, slots, pairs, units.inexact, j, entries, slot, blockIdx.y);
+    column_from_pairs<summed, score, S, Sum>(a, g, slots, store, units.inexact, j, entries, slot, blockIdx.y);
   });
 }
 
 template <Score score, class S>
-cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspace, Pair<typename S::A>* pairs,
-                           cudaStream_t stream) {
+cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspace,
+                           const EdgeStore<typename S::A>& store, cudaStream_t stream) {
   using T = typename S::T;
   return launch_side<Side::columns, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, pairs);
+      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
     };
     const auto launch_sum = [&]<Summed summed>() {
       auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;

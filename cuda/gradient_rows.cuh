@@ -2,8 +2,8 @@
 // gradients of dst and of the logits' edge terms.
 //
 // With dot products the gradients of the probabilities, dP, which take rows of value, are made by a pass of their own
-// (row_dots.cuh), so that the rows of one matrix alone compete for the caches. What does not go by rows there goes by
-// gradient_sides.cuh, like smmf's.
+// (row_dots.cuh), a number of each edge, so that the rows of one matrix alone compete for the caches. What does not go
+// by rows there goes by gradient_sides.cuh, like smmf's.
 #pragma once
 
 #include "gradient_sides.cuh"
@@ -11,89 +11,84 @@
 
 namespace dfgnn::cuda {
 
-// Leaves dP in the place of the edge's pair.
 template <class T>
 struct StoreDp {
-  Pair<typename Typed<T>::A>* pairs;
+  typename Typed<T>::A* numbers;
 
   __device__ __forceinline__ void operator()(const Typed<T>& a, typename Typed<T>::A dp, int, int, int64_t e,
                                              int h) const {
-    pairs[a.scalar(e, h)].weight = dp;
+    numbers[a.scalar(e, h)] = dp;
   }
 };
 
-// Warps a multiprocessor, by times with 128 features: of 16-bit dot products many, with fewer rows in flight each.
+// Warps a multiprocessor, by times with 128 features.
 template <Score score, class S>
 constexpr int row_gradients_warps() {
   if (sizeof(typename S::A) == 8) return 1;
-  if (score == Score::additive) return 28;
-  return sizeof(typename S::T) == 4 ? 24 : score == Score::dot ? 28 : 16;
+  return score == Score::additive ? 28 : sizeof(typename S::T) == 4 ? 24 : 20;
 }
 
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being
 // there, or of value, which is src with cosine scores.
-template <Score score, class S>
+template <Score score, class S, class Groups>
 __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score, S>()))
     row_gradients_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
-                         RowUnits units, typename S::A* slots, Pair<typename S::A>* pairs) {
+                         RowUnits units, typename S::A* slots, const EdgeStore<typename S::A> store) {
   using A = typename S::A;
-  using W = typename S::Wide;
-  using Groups = RowGroups<W, sizeof(typename S::T) == 2 && score == Score::dot ? 4 : 8>;
+  using W = typename Groups::W;
+  using Batches = NodeBatches<score, typename S::T>;
   constexpr bool kAdditive = score == Score::additive, kHasDp = score == Score::dot;
-  __shared__ int nodes[kWarp];
+  __shared__ typename Batches::Storage batch;
   const int lane = threadIdx.x, h = blockIdx.y;
   const Dropout dropout(a);
   const Groups groups;
   const RowReader<W> other_row(a, kAdditive ? a.value : a.src, h, groups.lane);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
-    Fragment<W> own, own_grad, grad;
+    typename Groups::Own own, own_grad;
     own.load(a.features(g.out, i, h), groups.lane, a.head_dim);
     own_grad.load(a.features(g.grad_out, i, h), groups.lane, a.head_dim);
     A delta = lanes_sum<W::kLanes>(own_grad.dot(own)), grad_scalar = A(0);
     if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i, h));
-    const A lse = a.at(g.lse, a.scalar(i, h));
+    const A lse = a.at(g.lse, a.scalar(i, h)), own_term = dst_term<score>(a, i, h);
     if constexpr (!kAdditive) own.load(a.features(a.dst, i, h), groups.lane, a.head_dim);
+    Fragment<W> grad;
     grad.zero();
-    const auto load_node = [&](int64_t e) {  // past the end, the last again
-      return checked_node(a.col[min(e, edges.end - 1)], a.num_src);
-    };
-    int next_node = edges.size() > 0 ? load_node(edges.begin + lane) : kNoNode;
-    for (int64_t first = edges.begin; first < edges.end; first += kWarp) {
-      const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), edges.end - first));
-      A lane_dp = A(0);
-      if constexpr (kHasDp) lane_dp = pairs[a.scalar(min(first + lane, edges.end - 1), h)].weight;
-      __syncwarp();
-      nodes[lane] = next_node;
-      next_node = load_node(first + kWarp + lane);
-      __syncwarp();
+    const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
+    if (size > 0) {
+      Batches batches(a, batch, edges, h);
+      const EdgeStore<A> own_store = store.from(a.scalar(edges.begin, h));
+      for (int first = 0; first < size; first += kWarp) {
+        const int count = min(kWarp, size - first);
+        A lane_dp = A(0);
+        if constexpr (kHasDp) lane_dp = own_store.numbers[a.scalar(min(first + lane, size - 1), 0)];
+        batches.load(first);
 #pragma unroll 1
-      for (int base = 0; base < count; base += Groups::kStep) {
-        Packed<W> rows[Groups::kRows];
+        for (int base = 0; base < count; base += Groups::kStep) {
+          Packed<W> rows[Groups::kRows];
+          groups.load(rows, batch.nodes + base, other_row);
+          const int t = base + groups.own();
+          A dot = A(0), dp = A(0);
+          if constexpr (!kAdditive) dot = groups.dot(own, rows);
+          if constexpr (kHasDp) {
+            dp = __shfl_sync(kAllLanes, lane_dp, t);
+          } else {
+            dp = groups.dot(own_grad, rows);
+          }
+          const int64_t e = edges.begin + min(first + t, size - 1);
+          const auto s = logit_of<score>(a, dot, own_term, batch.terms[t], e, h);
+          const auto d = edge_gradient(s, dp, lse, delta, dropout.factor(e, h));
+          const bool is_edge = t < count;
+          if (is_edge && groups.is_first()) {
+            grad_scalar += d.operand;
+            own_store.pairs[a.scalar(first + t, 0)] = {d.weight, d.operand};
+            if (g.bias) static_cast<A*>(g.bias)[a.scalar(e, h)] = d.ds;
+            if (kAdditive && g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(e, h)] = d.operand;
+          }
+          if constexpr (!kAdditive) {
+            A operand = is_edge ? d.operand : A(0);  // past the end, of the last row again
+            if constexpr (score == Score::cosine) operand *= batch.terms[t];
 #pragma unroll
-        for (int u = 0; u < Groups::kRows; ++u) rows[u] = other_row(max(nodes[base + groups.first + u], 0));
-        const int t = base + groups.own(), node = nodes[t];
-        A dot = A(0), dp = A(0);
-        if constexpr (!kAdditive) dot = groups.dot(own, rows);
-        if constexpr (kHasDp) {
-          dp = __shfl_sync(kAllLanes, lane_dp, t);
-        } else {
-          dp = groups.dot(own_grad, rows);
-        }
-        const int64_t e = min(first + t, edges.end - 1);
-        const auto d = edge_gradient<score>(a, dot, dp, lse, delta, dropout.factor(e, h), i, node, e, h);
-        if (t < count && groups.is_first()) {
-          grad_scalar += d.operand;
-          pairs[a.scalar(e, h)] = {d.weight, d.operand};
-          if (g.bias) static_cast<A*>(g.bias)[a.scalar(e, h)] = d.ds;
-          if (kAdditive && g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(e, h)] = d.operand;
-        }
-        if constexpr (!kAdditive) {
-          A operand = d.operand;
-          if constexpr (score == Score::cosine) operand *= a.at(a.src_scale, a.scalar(max(node, 0), h));
-#pragma unroll
-          for (int u = 0; u < Groups::kRows; ++u) {
-            const A row_operand = groups.of_row(operand, u);
-            if (base + groups.first + u < count) grad.add(row_operand, rows[u]);
+            for (int u = 0; u < Groups::kRows; ++u) grad.add(groups.of_row(operand, u), rows[u]);
           }
         }
       }
@@ -106,23 +101,26 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
 }
 
 template <Score score, class S>
-cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace, Pair<typename S::A>* pairs,
+cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace, const EdgeStore<typename S::A>& store,
                         cudaStream_t stream) {
   using T = typename S::T;
   return launch_side<Side::rows, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
     auto* kernel = gradients_kernel<Side::rows, score, S>;
     unsigned blocks = head_blocks<S>(a.heads);
     if (goes_by_rows<S>(a)) {
-      kernel = row_gradients_kernel<score, S>;
+      kernel = row_gradients_kernel<score, S, VectorGroups<S>>;
+      if constexpr (kTensorRows<S>) {
+        if (tensor_rows<S>(a.head_dim)) kernel = row_gradients_kernel<score, S, TensorGroups<S>>;
+      }
       blocks = a.heads;
       if constexpr (score == Score::dot) {
-        const StoreDp<T> store{pairs};
-        const cudaError_t error = launch_row_dots<S>(a, g.grad_out, a.value, store, units, scratch.counters, stream);
+        const cudaError_t error =
+            launch_row_dots<S>(a, g.grad_out, a.value, StoreDp<T>{store.numbers}, units, scratch.counters, stream);
         if (error != cudaSuccess) return error;
       }
     }
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, pairs);
+      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
     };
     return launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, nullptr, launch);
   });

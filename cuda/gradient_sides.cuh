@@ -36,6 +36,16 @@ struct alignas(2 * sizeof(A)) Pair {
   A weight, operand;
 };
 
+// Memory for that, and for a number of each edge and head that one kernel leaves to the next, if scores have dot
+// products: [num_edges, heads]; null where nothing is kept.
+template <class A>
+struct EdgeStore {
+  Pair<A>* pairs = nullptr;
+  A* numbers = nullptr;
+
+  __device__ __forceinline__ EdgeStore from(int64_t i) const { return {pairs + i, numbers + i}; }
+};
+
 // Warps a multiprocessor, as many as registers allow.
 template <Side side, Score score, class S>
 constexpr int warps_per_multiprocessor() {
@@ -100,7 +110,7 @@ __device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a
                                                    const WarpHeads<S, kOwnRows>& heads, const Row& grad_out, int i) {
   Packed<S> out;
   out.load(a.features(g.out, i, heads.head), heads.lane, a.head_dim);
-  auto delta = lanes_sum<S::kLanes>(packed_dot(out, grad_out));
+  auto delta = lanes_sum<S::kLanes>(out.dot(grad_out));
   const int64_t t = a.scalar(i, heads.head);
   if (g.grad_lse) delta -= a.at(g.grad_lse, t);
   if (heads.is_first()) static_cast<typename S::A*>(g.delta)[t] = delta;
@@ -110,9 +120,10 @@ __device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a
 // The gradients of row (or column) n, or of a piece of one, by a warp for the heads that it takes at once.
 template <Side side, Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, const Gradients& g, typename S::A* slots,
-                                             Pair<typename S::A>* pairs, const Dropout<typename S::A>& dropout,
-                                             const PairScore<score, S>& pair, const WarpHeads<S, kOwnRows>& heads,
-                                             int n, const Range& entries, int64_t slot) {
+                                             const EdgeStore<typename S::A>& store,
+                                             const Dropout<typename S::A>& dropout, const PairScore<score, S>& pair,
+                                             const WarpHeads<S, kOwnRows>& heads, int n, const Range& entries,
+                                             int64_t slot) {
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
@@ -179,14 +190,14 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
           dp = row_dp;
         }
       }
-      const auto d = edge_gradient<score>(a, dot, dp, lse, delta, keep, kRows ? n : lane_safe_node,
-                                          kRows ? lane_node : n, position, h);
+      const auto s = logit<score>(a, dot, kRows ? n : lane_safe_node, kRows ? lane_node : n, position, h);
+      const auto d = edge_gradient(s, dp, lse, delta, keep);
       const bool is_own = lane >= round && lane < min(round + kUnroll, own_rounds) && (kRows || lane_node != kNoNode);
       if (kAdditive && is_own) grad_scalar += d.operand;
       if (kRows && is_own && heads.live) {
         if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
         if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
-        if (pairs) pairs[a.scalar(position, h)] = {d.weight, d.operand};
+        if (store.pairs) store.pairs[a.scalar(position, h)] = {d.weight, d.operand};
       }
       A operand = d.operand;
       if constexpr (score == Score::cosine) operand *= a.at(pass.other_scale(), a.scalar(lane_safe_node, h));
@@ -216,14 +227,14 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
 template <Side side, Score score, class S>
 __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<side, score, S>()))
     gradients_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
-                     RowUnits units, typename S::A* slots, Pair<typename S::A>* pairs) {
+                     RowUnits units, typename S::A* slots, const EdgeStore<typename S::A> store) {
   const Pass<side> pass{a, g};
   const Dropout dropout(a);
   const WarpHeads<S> heads(a.heads);
   if (!heads.any(a.heads)) return;
   const PairScore<score, S> pair(a, heads.head, heads.lane);
   for_units(pass.ptr(), pass.num_own(), a.num_edges, units, [&](int n, const Range& entries, int64_t slot) {
-    gradient_row<side, score>(a, g, slots, pairs, dropout, pair, heads, n, entries, slot);
+    gradient_row<side, score>(a, g, slots, store, dropout, pair, heads, n, entries, slot);
   });
 }
 
@@ -235,8 +246,7 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
   using A = typename S::A;
   if constexpr (score == Score::cosine || score == Score::additive_v2) {  // which gather a row once
     const PairScore<score, S> pair(a, heads.head, heads.lane);
-    gradient_row<side, score>(a, g, static_cast<A*>(nullptr), static_cast<Pair<A>*>(nullptr), dropout, pair, heads, n,
-                              entries, kWhole);
+    gradient_row<side, score>(a, g, static_cast<A*>(nullptr), EdgeStore<A>{}, dropout, pair, heads, n, entries, kWhole);
     return;
   }
   constexpr bool kRows = side == Side::rows, kDot = score == Score::dot;
@@ -289,10 +299,10 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
       for (int u = 0; u < kUnroll; ++u) {
         const int node = heads.of_round(lane_node, round + u);
         const bool is_own = round + u < count && (kRows || node != kNoNode);
-        const A row_dp = lanes_sum<S::kLanes>(packed_dot(own_value, other_values[u]));
+        const A row_dp = lanes_sum<S::kLanes>(own_value.dot(other_values[u]));
         if constexpr (kDot) {
           const int64_t row_term = needs_position ? heads.of_round(term, round + u) : 0;
-          A row_s = lanes_sum<S::kLanes>(packed_dot(own, others[u])) * a.logit_scale;
+          A row_s = lanes_sum<S::kLanes>(own.dot(others[u])) * a.logit_scale;
           if (a.bias) row_s += a.at(a.bias, row_term);
           if (kRows && node == kNoNode) row_s = A(NAN);
           const A row_keep = dropout.active() ? heads.of_round(keep, round + u) : A(1);
@@ -333,7 +343,7 @@ template <Side side, Score score, class S>
 __global__ void __launch_bounds__(RowUnits::kThreads,
                                   (score == Score::additive ? 20 : warps_per_multiprocessor<side, score, S>()))
     gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
-                              RowUnits units, typename S::A*, Pair<typename S::A>*) {
+                              RowUnits units, typename S::A*, const EdgeStore<typename S::A>) {
   const Pass<side> pass{a, g};
   const Dropout dropout(a);
   WarpHeads<S, true> heads(a.heads);

@@ -20,6 +20,18 @@ bool goes_by_rows_and_columns(const Attention& a) {
   return score != Score::additive_v2 && a.head_dim <= S::kFeatures;
 }
 
+// What is kept of the edges, at the beginning of the workspace; and its bytes, a multiple of 16.
+template <Score score, class A>
+EdgeStore<A> edge_store(const Attention& a, void* workspace) {
+  auto* pairs = static_cast<Pair<A>*>(workspace);
+  return {pairs, score == Score::additive ? nullptr : reinterpret_cast<A*>(pairs + a.num_edges * a.heads)};
+}
+template <Score score, class A>
+size_t edge_store_bytes(const Attention& a) {
+  const size_t each = sizeof(Pair<A>) + (score == Score::additive ? 0 : sizeof(A));
+  return (static_cast<size_t>(a.num_edges) * a.heads * each + 15) / 16 * 16;
+}
+
 // weights, operands: A [num_edges, heads], see EdgeGradient.
 template <Score score, class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
@@ -44,9 +56,9 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
         const int64_t e = first + lane, t = a.scalar(e, h);
         const int i = batch.row[lane];
         const A dot = score == Score::additive ? A(0) : dots[warp][lane];
-        const auto d =
-            edge_gradient<score>(a, dot, dps[warp][lane], a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h)),
-                                 dropout.factor(e, h), i, batch.source[lane], e, h);
+        const auto s = logit<score>(a, dot, i, batch.source[lane], e, h);
+        const auto d = edge_gradient(s, dps[warp][lane], a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h)),
+                                     dropout.factor(e, h));
         weights[t] = d.weight;
         operands[t] = d.operand;
         if (g.bias) static_cast<A*>(g.bias)[t] = d.ds;
@@ -62,7 +74,8 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 size_t pmf_bwd_workspace(const Attention& a) {
   size_t bytes = 0;
   for_score_and_shape(a, [&]<Score score, class S>() {
-    bytes = static_cast<size_t>(a.num_edges) * a.heads * sizeof(Pair<typename S::A>);
+    using A = typename S::A;
+    bytes = edge_store_bytes<score, A>(a);
     if (goes_by_rows_and_columns<score, S>(a)) {
       bytes += std::max(scratch_bytes<Side::rows, score, S>(a), scratch_bytes<Side::columns, score, S>(a));
     }
@@ -79,10 +92,10 @@ cudaError_t pmf_bwd(const Attention& given, const Gradients& g, void* workspace,
     if constexpr (score != Score::additive_v2) {
       if (goes_by_rows_and_columns<score, S>(a)) {
         done = true;
-        auto* pairs = static_cast<Pair<A>*>(workspace);
-        void* scratch = pairs + a.num_edges * a.heads;
-        const cudaError_t rows_error = launch_rows<score, S>(a, g, scratch, pairs, stream);
-        return rows_error == cudaSuccess ? launch_columns<score, S>(a, g, scratch, pairs, stream) : rows_error;
+        const EdgeStore<A> store = edge_store<score, A>(a, workspace);
+        void* scratch = static_cast<char*>(workspace) + edge_store_bytes<score, A>(a);
+        const cudaError_t rows_error = launch_rows<score, S>(a, g, scratch, store, stream);
+        return rows_error == cudaSuccess ? launch_columns<score, S>(a, g, scratch, store, stream) : rows_error;
       }
     }
     const cudaError_t delta_error = launch_delta<S>(a, g, stream);

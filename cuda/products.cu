@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
           Packed<S> own, other;
           own.load(x + f, lane, features - f);
           other.load(y + f, lane, features - f);
-          dot += packed_dot(own, other);
+          dot += own.dot(other);
         }
         dot = lanes_sum<S::kLanes>(dot);
         if (base + group < count && lane == 0) result[graph.scalar(first + t, h)] = node == kNoNode ? A(NAN) : dot;

@@ -2,7 +2,8 @@
 // goes over its edges once, with an online softmax (Milakov & Gimelshein 2018): each group of lanes gathers the rows of
 // its own edges and keeps a maximum, a sum and a weighted sum of rows of values; those of the groups are added up at
 // the end. A logit and its exponential are made by one lane. Where src is the value too, its rows are gathered once.
-// Additive scores of long rows go by softmax_rows.cuh.
+// Long rows go by softmax_rows.cuh with additive scores, and by cosine_rows.cuh with cosine scores.
+#include "cosine_rows.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
 #include "softmax_rows.cuh"
@@ -180,7 +181,7 @@ __device__ __forceinline__ void forward_short_row(const Typed<typename S::T>& a,
         load(src_row, round);
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-          const A row_dot = lanes_sum<S::kLanes>(packed_dot(own, rows[u]));
+          const A row_dot = lanes_sum<S::kLanes>(own.dot(rows[u]));
           if (lane == round + u) dot = row_dot;
         }
       }
@@ -258,12 +259,21 @@ bool goes_by_blocks(const Attention& a) {
   return !S::kLoop && is_few(a.num_edges, a.max_degree);
 }
 
+constexpr int64_t kLongRow = 16;  // edges, on average
+
 // Additive scores of long rows: a lane makes a logit of two numbers, while the warp sums up the rows of values that it
 // gathers on tensor cores or a whole row at a time. Not where heads lie side by side, unless tensor cores take them.
 template <Score score, class S>
 bool goes_by_softmax_rows(const Attention& a) {
-  constexpr int64_t kLong = 16;  // edges, on average
-  if (score != Score::additive || a.num_edges < kLong * a.num_dst) return false;
+  if (score != Score::additive || a.num_edges < kLongRow * a.num_dst) return false;
+  return tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0;
+}
+
+// Cosine scores of long rows (cosine_rows.cuh). Not where heads lie side by side, unless tensor cores take them, nor
+// where a head is longer than a fragment.
+template <Score score, class S>
+bool goes_by_cosine_rows(const Attention& a) {
+  if (score != Score::cosine || a.head_dim > S::kFeatures || a.num_edges < kLongRow * a.num_dst) return false;
   return tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0;
 }
 
@@ -286,7 +296,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
-    const unsigned blocks = head_blocks<S>(a.heads);
+    unsigned blocks = head_blocks<S>(a.heads);
     if constexpr (!S::kLoop) {
       if (goes_by_blocks<S>(a)) {
         const RowPlan plan = plan_few_edges(a.num_dst, kWarp / lanes_of_heads<S>(a.heads));
@@ -305,15 +315,24 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
         return launch_softmax_rows<false, S>(a, nullptr, outputs, units, scratch, stream);
       }
     }
+    const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
+      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
+    };
     auto* kernel = forward_kernel<score, S>;
     decltype(kernel) own = nullptr;
     if constexpr (S::kGroups > 1) {
       own = a.head_dim == S::kFeatures ? forward_own_rows_kernel<score, typename S::Exact>
                                        : forward_own_rows_kernel<score, S>;
     }
-    const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
-    };
+    if constexpr (score == Score::cosine) {
+      if (goes_by_cosine_rows<score, S>(a)) {
+        kernel = cosine_rows_kernel<S, VectorGroups<S>>;
+        if constexpr (kTensorRows<S>) {
+          if (tensor_rows<S>(a.head_dim)) kernel = cosine_rows_kernel<S, TensorGroups<S>>;
+        }
+        blocks = a.heads;
+      }
+    }
     if (!launch_short_rows(units, a.num_dst, a.num_edges, a.max_degree, lanes_of_heads<S>(a.heads), blocks, own,
                            launch)) {
       return cudaGetLastError();

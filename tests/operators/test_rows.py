@@ -20,8 +20,12 @@ from graphs import Csr
 
 HALVES = (torch.float16, torch.bfloat16)
 SCORES = ("dot", "cosine", "additive")
-# What goes through tensor cores, and forward additive scores, in one kernel.
-METHODS_AND_SCORES = (*(("pmf_fwd", score) for score in SCORES), ("smmf_fwd", "additive"))
+# What goes through tensor cores, and forward additive and cosine scores, in one kernel.
+METHODS_AND_SCORES = (
+    *(("pmf_fwd", score) for score in SCORES),
+    ("smmf_fwd", "additive"),
+    ("smmf_fwd", "cosine"),
+)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -69,29 +73,31 @@ def test_units_from_a_counter(rows, score, method, dtype, cuda):
     check_backward(method, score, graph, operands)
 
 
-def check_pmf(score: str, graph: Csr, heads: int, head_dim: int, dtype: torch.dtype) -> None:
+def check_both(
+    method: str, score: str, graph: Csr, heads: int, head_dim: int, dtype: torch.dtype
+) -> None:
     """Both passes, with all that edges can have."""
     operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
     seed = torch.tensor([3], device=graph.col.device)
-    check_forward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
-    check_backward("pmf_fwd", score, graph, operands, dropout_p=0.2, seed=seed)
+    check_forward(method, score, graph, operands, dropout_p=0.2, seed=seed)
+    check_backward(method, score, graph, operands, dropout_p=0.2, seed=seed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 30), (2, 32), (1, 100), (3, 128), (1, 256)])
-@pytest.mark.parametrize("score", SCORES)
-def test_long_rows_of_any_shape(score, heads, head_dim, dtype, device):
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_long_rows_of_any_shape(method, score, heads, head_dim, dtype, device):
     graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device)
-    check_pmf(score, graph, heads, head_dim, dtype)
+    check_both(method, score, graph, heads, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 100), (2, 128), (1, 512)])
-@pytest.mark.parametrize("score", SCORES)
-def test_long_rows_that_are_whole(score, heads, head_dim, dtype, cuda):
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_long_rows_that_are_whole(method, score, heads, head_dim, dtype, cuda):
     """Of so many edges that pieces are of 1024: rows of 100 are several batches of a warp."""
     graph = graphs.from_degrees([100] * 2700 + [0, 1, 33, 2100], 2000).to(cuda)
-    check_pmf(score, graph, heads, head_dim, dtype)
+    check_both(method, score, graph, heads, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -125,15 +131,16 @@ def test_values_that_are_not_finite(method, score, value, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-def test_nodes_out_of_range(dtype, device):
+@pytest.mark.parametrize("score", ["additive", "cosine"])
+def test_nodes_out_of_range(score, dtype, device):
     """They make NaNs of their rows, and of nothing else."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands("additive", graph, 2, 64, dtype)
-    expected, _ = run("smmf_fwd", "additive", graph, operands)
+    operands = make_operands(score, graph, 2, 64, dtype)
+    expected, _ = run("smmf_fwd", score, graph, operands)
     col = graph.col.clone()
     bad = torch.tensor([5, graph.num_edges - 1], device=device)
     col[bad] = torch.tensor([-1, graph.num_src], dtype=col.dtype, device=device)
-    out, lse = run("smmf_fwd", "additive", Csr(graph.rowptr, col, graph.num_src), operands)
+    out, lse = run("smmf_fwd", score, Csr(graph.rowptr, col, graph.num_src), operands)
     is_bad = torch.zeros(graph.num_dst, dtype=torch.bool, device=device)
     is_bad[torch.searchsorted(graph.rowptr.long(), bad, right=True) - 1] = True
     assert out[is_bad].isnan().all()

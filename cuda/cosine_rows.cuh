@@ -1,0 +1,94 @@
+// SMMF forward of long rows with cosine scores, a warp each. src is the value, too: a warp gathers its rows in steps,
+// makes their logits, and sums up the same rows while it has them, with an online softmax (Milakov & Gimelshein 2018).
+#pragma once
+
+#include "forward_pieces.cuh"
+#include "row_groups.cuh"
+#include "row_sum.cuh"
+
+namespace dfgnn::cuda {
+
+// A row, or a piece of one.
+template <class S, class Groups>
+__device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const Outputs& outputs,
+                                           const Dropout<typename S::A>& dropout, const Groups& groups,
+                                           typename S::A* slots, int i, const Range& edges, int64_t slot, int h) {
+  constexpr Score score = Score::cosine;
+  using A = typename S::A;
+  using W = typename Groups::W;
+  using Batches = NodeBatches<score, typename S::T>;
+  __shared__ typename Batches::Storage batch;
+  const RowReader<W> other_row(a, a.src, h, groups.lane);
+  const bool needs_edges = a.bias || dropout.active();
+  typename Groups::Own own;
+  own.load(a.features(a.dst, i, h), groups.lane, a.head_dim);
+  const A own_term = dst_term<score>(a, i, h);
+  Fragment<W> out;
+  out.zero();
+  A m = -INFINITY, sum = A(0);
+  const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
+  if (size > 0) {
+    Batches batches(a, batch, edges, h);
+    for (int first = 0; first < size; first += kWarp) {
+      const int count = min(kWarp, size - first);
+      batches.load(first);
+#pragma unroll 1
+      for (int base = 0; base < count; base += Groups::kStep) {
+        Packed<W> rows[Groups::kRows];
+        groups.load(rows, batch.nodes + base, other_row);
+        const A dot = groups.dot(own, rows);
+        const int t = base + groups.own();
+        A s = logit_of<score, false>(a, dot, own_term, batch.terms[t], 0, h).value, keep = A(1);
+        if (needs_edges) {
+          const int64_t e = edges.begin + min(first + t, size - 1);
+          if (a.bias) s += a.at(a.bias, a.scalar(e, h));
+          keep = dropout.factor(e, h);
+        }
+        if (t >= count) s = -INFINITY;  // the last row again
+        if (__any_sync(kAllLanes, s > m)) {
+          const A largest = max(m, warp_max(s)), fade = exp_difference(m, largest);
+          sum *= fade;
+#pragma unroll
+          for (A& x : out.x) x *= fade;
+          m = largest;
+        }
+        const A p = exp_difference(s, m);
+        sum += p;
+#pragma unroll
+        for (int u = 0; u < Groups::kRows; ++u) out.add(groups.of_row(p * keep, u), rows[u]);
+      }
+    }
+  }
+  sum = lanes_sum<kWarp>(groups.is_first() ? sum : A(0));
+  const WarpSum<W> total{out};
+  if (slot == kWhole) {
+    total.store(a.features(outputs.out, i, h), a.head_dim, sum == A(0) ? A(0) : A(1) / sum);
+    if (threadIdx.x == 0) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
+  } else {
+    A* piece = slots + (slot * a.heads + h) * forward_slot_width(a);
+    total.store_piece(piece, a.head_dim, A(1));
+    if (threadIdx.x == 0) {
+      piece[a.head_dim] = m;
+      piece[a.head_dim + 1] = sum;
+    }
+  }
+}
+
+// Warps a multiprocessor, by times with 128 features.
+template <class S>
+constexpr int cosine_rows_warps() {
+  return sizeof(typename S::A) == 8 ? 1 : sizeof(typename S::T) == 4 ? 24 : 20;
+}
+
+template <class S, class Groups>
+__global__ void __launch_bounds__(RowUnits::kThreads, (cosine_rows_warps<S>()))
+    cosine_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
+                       RowUnits units, typename S::A* slots) {
+  const Dropout dropout(a);
+  const Groups groups;
+  for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
+    cosine_row<S>(a, outputs, dropout, groups, slots, i, edges, slot, blockIdx.y);
+  });
+}
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,164 @@
+// How a warp gathers rows for products with one row: in steps, each group of lanes having a few rows in flight.
+//
+// A step's entries are consecutive. Where there is a number for each, it is that of a lane's own entry; lanes share
+// entries, but the first of each group, as many as it has rows, have them all.
+#pragma once
+
+#include "logit.cuh"
+#include "mma.cuh"
+
+namespace dfgnn::cuda {
+
+// kCount sums at once over each group of kLanes lanes: lane l of a group has that of number l % kCount.
+template <int kLanes, int kCount, class A>
+__device__ __forceinline__ A transposed_sum(A (&x)[kCount]) {
+  static_assert(kCount <= kLanes && (kCount & (kCount - 1)) == 0);
+#pragma unroll
+  for (int half = kCount / 2; half > 0; half /= 2) {
+    const bool upper = threadIdx.x & half;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const A sent = upper ? x[i] : x[i + half], kept = upper ? x[i + half] : x[i];
+      x[i] = kept + __shfl_xor_sync(kAllLanes, sent, half);
+    }
+  }
+  A sum = x[0];
+#pragma unroll
+  for (int offset = kCount; offset < kLanes; offset *= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  return sum;
+}
+
+// Rows of shape W, kVectors of a lane in flight.
+template <class W_, int kVectors>
+struct RowGroups {
+  using W = W_;
+  static constexpr int kRows = rounds_of_vectors<W>(kVectors);
+  static constexpr int kStep = kRows * W::kGroups;  // entries of a warp at once
+  int lane = threadIdx.x % W::kLanes, first = static_cast<int>(threadIdx.x) / W::kLanes * kRows;
+
+  __device__ __forceinline__ int own() const { return first + lane % kRows; }
+  __device__ __forceinline__ bool is_first() const { return lane < kRows; }  // of the lanes with the same entry
+
+  // What the lane has whose own entry is the group's number u.
+  template <class X>
+  __device__ __forceinline__ static X of_row(X x, int u) {
+    return __shfl_sync(kAllLanes, x, u, W::kLanes);
+  }
+
+  // Starts to load the group's rows, those of nodes[first], ..., which are in shared memory, 16-byte aligned.
+  __device__ __forceinline__ void load(Packed<W> (&rows)[kRows], const int* nodes, const RowReader<W>& row) const {
+    constexpr int kAtOnce = kRows < 4 ? kRows : 4;
+    using Nodes = std::conditional_t<kAtOnce == 4, int4, std::conditional_t<kAtOnce == 2, int2, int>>;
+#pragma unroll
+    for (int u = 0; u < kRows; u += kAtOnce) {
+      const Nodes some = *reinterpret_cast<const Nodes*>(nodes + first + u);
+#pragma unroll
+      for (int x = 0; x < kAtOnce; ++x) rows[u + x] = row(reinterpret_cast<const int*>(&some)[x]);
+    }
+  }
+};
+
+// The nodes of a row's edges in shared memory, a batch of 32 after another, those after them being on their way, and
+// what they bring to the logits (src_term). A node that is out of range is 0 there, and its term NaN.
+template <Score score, class T>
+class NodeBatches {
+ public:
+  using A = typename Typed<T>::A;
+  struct Storage {
+    alignas(16) int nodes[kWarp];
+    A terms[kWarp];
+  };
+
+  // edges: some.
+  __device__ __forceinline__ NodeBatches(const Typed<T>& a, Storage& batch, const Range& edges, int h)
+      : a_(a), batch_(batch), col_(a.col.from(edges.begin)), last_(static_cast<int>(edges.size()) - 1), head_(h) {
+    node_ = load_node(lane());
+    term_ = load_term(node_);
+    later_ = load_node(kWarp + lane());
+  }
+
+  // Goes on to the batch that begins with the row's edge `first`, in ascending order; what threads have read before is
+  // gone.
+  __device__ __forceinline__ void load(int first) {
+    __syncwarp();
+    batch_.nodes[lane()] = max(node_, 0);
+    batch_.terms[lane()] = term_;
+    node_ = later_;
+    term_ = load_term(node_);
+    later_ = load_node(first + 2 * kWarp + lane());
+    __syncwarp();
+  }
+
+ private:
+  __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
+  __device__ __forceinline__ int load_node(int t) const {  // past the end, the last again
+    return checked_node(col_[min(t, last_)], a_.num_src);
+  }
+  __device__ __forceinline__ A load_term(int node) const {
+    return node == kNoNode ? A(NAN) : src_term<score>(a_, node, head_);
+  }
+
+  const Typed<T>& a_;
+  Storage& batch_;
+  const Index col_;
+  const int last_, head_;
+  int node_, later_;  // of the next batch, and of the one after it
+  A term_;
+};
+
+// Products on vectors. Of 16 bits, as many numbers of a lane are in flight.
+template <class S>
+struct VectorGroups : RowGroups<typename S::Wide, sizeof(typename S::T) == 2 ? 4 : 8> {
+  using Base = RowGroups<typename S::Wide, sizeof(typename S::T) == 2 ? 4 : 8>;
+  using W = typename Base::W;
+  using Own = Fragment<W>;  // the lane's share of the one row
+
+  // The own entry's row times the one.
+  __device__ __forceinline__ static typename W::A dot(const Own& own, const Packed<W> (&rows)[Base::kRows]) {
+    typename W::A sums[Base::kRows];
+#pragma unroll
+    for (int u = 0; u < Base::kRows; ++u) sums[u] = own.dot(rows[u]);
+    return transposed_sum<W::kLanes>(sums);
+  }
+};
+
+// A row of 16-bit features over eight lanes, 16 bytes of each a step: what tensor cores multiply. A lane's 16 bytes of
+// a row are its share of an mma's first factor as they are: lanes 0 to 3 of octet r fill rows 2 r and 2 r + 8 of the
+// factor, words 0 and 2 the one and words 1 and 3 the other, and lanes 4 to 7 rows 2 r + 1 and 2 r + 9. The second
+// factor is the one row, whose words 0 and 2 are in the columns of even octets, and words 1 and 3 in those of odd ones.
+template <class S>
+using OctetShape = Shape<typename S::T, 8, 8, S::kFeatures / 64, false, true>;
+
+// The same on tensor cores, for tensor_rows().
+template <class S>
+struct TensorGroups : RowGroups<OctetShape<S>, 4 * OctetShape<S>::kSteps> {
+  using W = OctetShape<S>;
+  using Own = Packed<W>;
+  static constexpr int kRows = 4;
+
+  __device__ __forceinline__ static float dot(const Own& own, const Packed<W> (&rows)[kRows]) {
+    const bool odd_octet = threadIdx.x & 8, odd_half = threadIdx.x & 4, odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+    float parts[kRows];
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) {
+      float acc[4] =
+          {};  // rows 2 r + half, and those 8 further; columns of octet lane_in_group(), first and second half
+#pragma unroll
+      for (int s = 0; s < W::kSteps; ++s) {
+        const uint4& x = rows[u].steps[s];
+        const uint4& y = own.steps[s];
+        const uint32_t a[4] = {x.x, x.y, x.z, x.w};
+        mma_half<typename W::T>(acc, a, odd_octet ? y.y : y.x, odd_octet ? y.w : y.z);
+      }
+      const float even_words = odd_half ? acc[1] : acc[0], odd_words = odd_half ? acc[3] : acc[2];
+      parts[u] = odd ? odd_words : even_words;
+    }
+    // Of neighbours one has the product of even words, one that of odd ones; the next two lanes have the same.
+    const float low = (odd ? parts[1] : parts[0]) + __shfl_xor_sync(kAllLanes, odd ? parts[0] : parts[1], 1);
+    const float high = (odd ? parts[3] : parts[2]) + __shfl_xor_sync(kAllLanes, odd ? parts[2] : parts[3], 1);
+    const float half = upper ? high : low;
+    return half + __shfl_xor_sync(kAllLanes, half, 4);
+  }
+};
+
+}  // namespace dfgnn::cuda
