@@ -74,10 +74,11 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
   }
 }
 
-// Warps a multiprocessor, by times with 128 features.
+// Warps a multiprocessor, by times with 128 features; of very long heads, as many as registers leave room for.
 template <class S>
 constexpr int cosine_rows_warps() {
-  return sizeof(typename S::A) == 8 ? 1 : sizeof(typename S::T) == 4 ? 24 : 20;
+  if (sizeof(typename S::A) == 8) return 1;
+  return S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : 20;
 }
 
 template <class S, class Groups>
@@ -89,6 +90,20 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (cosine_rows_warps<S>()))
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
     cosine_row<S>(a, outputs, dropout, groups, slots, i, edges, slot, blockIdx.y);
   });
+}
+
+template <class S>
+cudaError_t launch_cosine_rows(const Attention& a, const Outputs& outputs, const RowUnits& units,
+                               const UnitScratch<typename S::A>& scratch, cudaStream_t stream) {
+  using T = typename S::T;
+  const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
+    kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
+  };
+  const cudaError_t error = for_row_groups<S>(a.head_dim, [&]<class Groups>() {
+    return launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, cosine_rows_kernel<S, Groups>, nullptr,
+                        launch);
+  });
+  return error == cudaSuccess ? merge_outputs<T>(a, outputs, units, scratch.slots, stream) : error;
 }
 
 }  // namespace dfgnn::cuda

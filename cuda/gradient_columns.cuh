@@ -39,11 +39,7 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
     Pair<A> pair{A(0), A(0)};
-    if constexpr (kOfValue) {
-      if (lane < count && node != kNoNode) pair = store.pairs[a.scalar(position, h)];
-    } else {
-      if (lane < count) pair.weight = number;
-    }
+    if (kOfValue && lane < count && node != kNoNode) pair = store.pairs[a.scalar(position, h)];
     __syncwarp();
     batch.node[lane] = max(node, 0);
     __syncwarp();
@@ -54,7 +50,8 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
       const A factor = score == Score::cosine ? a.at(a.dst_scale, a.scalar(max(node, 0), h)) : a.logit_scale;
       if (lane < count) store.numbers[a.scalar(first + lane, h)] = pair.operand * factor;
     }
-    batch.put(lane, sum.fit(pair.weight));
+    const A weight = kOfValue ? pair.weight : lane < count ? number : A(0);
+    batch.put(lane, sum.fit(weight));
     load(first + kWarp + lane);
     __syncwarp();
     sum.add(batch, count, row);

@@ -21,10 +21,11 @@ struct StoreDp {
   }
 };
 
-// Warps a multiprocessor, by times with 128 features.
+// Warps a multiprocessor, by times with 128 features; of very long heads, as many as registers leave room for.
 template <Score score, class S>
 constexpr int row_gradients_warps() {
   if (sizeof(typename S::A) == 8) return 1;
+  if (S::kLoop) return 12;
   return score == Score::additive ? 28 : sizeof(typename S::T) == 4 ? 24 : 20;
 }
 
@@ -56,11 +57,12 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
     const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
     if (size > 0) {
       Batches batches(a, batch, edges, h);
-      const EdgeStore<A> own_store = store.from(a.scalar(edges.begin, h));
+      Pair<A>* const own_pairs = store.pairs + a.scalar(edges.begin, h);
+      const A* const own_dp = kHasDp ? store.numbers + a.scalar(edges.begin, h) : nullptr;
       for (int first = 0; first < size; first += kWarp) {
         const int count = min(kWarp, size - first);
         A lane_dp = A(0);
-        if constexpr (kHasDp) lane_dp = own_store.numbers[a.scalar(min(first + lane, size - 1), 0)];
+        if constexpr (kHasDp) lane_dp = own_dp[a.scalar(min(first + lane, size - 1), 0)];
         batches.load(first);
 #pragma unroll 1
         for (int base = 0; base < count; base += Groups::kStep) {
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
           const bool is_edge = t < count;
           if (is_edge && groups.is_first()) {
             grad_scalar += d.operand;
-            own_store.pairs[a.scalar(first + t, 0)] = {d.weight, d.operand};
+            own_pairs[a.scalar(first + t, 0)] = {d.weight, d.operand};
             if (g.bias) static_cast<A*>(g.bias)[a.scalar(e, h)] = d.ds;
             if (kAdditive && g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(e, h)] = d.operand;
           }
@@ -105,24 +107,20 @@ cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace,
                         cudaStream_t stream) {
   using T = typename S::T;
   return launch_side<Side::rows, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
-    auto* kernel = gradients_kernel<Side::rows, score, S>;
-    unsigned blocks = head_blocks<S>(a.heads);
-    if (goes_by_rows<S>(a)) {
-      kernel = row_gradients_kernel<score, S, VectorGroups<S>>;
-      if constexpr (kTensorRows<S>) {
-        if (tensor_rows<S>(a.head_dim)) kernel = row_gradients_kernel<score, S, TensorGroups<S>>;
-      }
-      blocks = a.heads;
-      if constexpr (score == Score::dot) {
-        const cudaError_t error =
-            launch_row_dots<S>(a, g.grad_out, a.value, StoreDp<T>{store.numbers}, units, scratch.counters, stream);
-        if (error != cudaSuccess) return error;
-      }
-    }
-    const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
+    const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
+      kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
     };
-    return launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, nullptr, launch);
+    const auto launch_kernel = [&](auto* kernel, unsigned blocks) {
+      return launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, nullptr, launch);
+    };
+    if (!goes_by_rows<S>(a)) return launch_kernel(gradients_kernel<Side::rows, score, S>, head_blocks<S>(a.heads));
+    if constexpr (score == Score::dot) {
+      const cudaError_t error =
+          launch_row_dots<S>(a, g.grad_out, a.value, StoreDp<T>{store.numbers}, units, scratch.counters, stream);
+      if (error != cudaSuccess) return error;
+    }
+    return for_row_groups<S>(
+        a.head_dim, [&]<class Groups>() { return launch_kernel(row_gradients_kernel<score, S, Groups>, a.heads); });
   });
 }
 

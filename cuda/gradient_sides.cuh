@@ -36,14 +36,13 @@ struct alignas(2 * sizeof(A)) Pair {
   A weight, operand;
 };
 
-// Memory for that, and for a number of each edge and head that one kernel leaves to the next, if scores have dot
-// products: [num_edges, heads]; null where nothing is kept.
+// Memory for that, and, of scores with dot products, for a number that one kernel leaves to the next: dP, in the order
+// of the rows, then the weights of the columns' second sum, in that of the columns. [num_edges, heads]; null where
+// nothing is kept.
 template <class A>
 struct EdgeStore {
   Pair<A>* pairs = nullptr;
   A* numbers = nullptr;
-
-  __device__ __forceinline__ EdgeStore from(int64_t i) const { return {pairs + i, numbers + i}; }
 };
 
 // Warps a multiprocessor, as many as registers allow.

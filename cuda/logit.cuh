@@ -58,7 +58,7 @@ class RowReader {
 
   __device__ __forceinline__ Packed<S> operator()(int node) const {
     Packed<S> row;
-    uint64_t offset;  // of a product in C++, the upper half would be added a second time
+    uint64_t offset;  // nvcc would add the upper half of a product in C++, which is 0, by an instruction of its own
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(node), "r"(row_bytes_));
     row.load(reinterpret_cast<const T*>(base_ + offset), 0, kAlways ? S::kFeatures : left_);
     return row;

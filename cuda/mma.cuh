@@ -15,10 +15,6 @@ namespace dfgnn::cuda {
 __device__ __forceinline__ int lane_group() { return threadIdx.x % kWarp / 4; }
 __device__ __forceinline__ int lane_in_group() { return threadIdx.x % 4; }
 
-__device__ __forceinline__ uint32_t word(const uint4& x, int i) {
-  return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-}
-
 // Two numbers as one word of 16-bit ones.
 template <class T>
 __device__ __forceinline__ uint32_t pack(float low, float high) {

@@ -26,9 +26,11 @@ EdgeStore<A> edge_store(const Attention& a, void* workspace) {
   auto* pairs = static_cast<Pair<A>*>(workspace);
   return {pairs, score == Score::additive ? nullptr : reinterpret_cast<A*>(pairs + a.num_edges * a.heads)};
 }
-template <Score score, class A>
+template <Score score, class S>
 size_t edge_store_bytes(const Attention& a) {
-  const size_t each = sizeof(Pair<A>) + (score == Score::additive ? 0 : sizeof(A));
+  using A = typename S::A;
+  const bool has_numbers = score != Score::additive && goes_by_rows_and_columns<score, S>(a);
+  const size_t each = sizeof(Pair<A>) + (has_numbers ? sizeof(A) : 0);
   return (static_cast<size_t>(a.num_edges) * a.heads * each + 15) / 16 * 16;
 }
 
@@ -74,8 +76,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 size_t pmf_bwd_workspace(const Attention& a) {
   size_t bytes = 0;
   for_score_and_shape(a, [&]<Score score, class S>() {
-    using A = typename S::A;
-    bytes = edge_store_bytes<score, A>(a);
+    bytes = edge_store_bytes<score, S>(a);
     if (goes_by_rows_and_columns<score, S>(a)) {
       bytes += std::max(scratch_bytes<Side::rows, score, S>(a), scratch_bytes<Side::columns, score, S>(a));
     }
@@ -93,7 +94,7 @@ cudaError_t pmf_bwd(const Attention& given, const Gradients& g, void* workspace,
       if (goes_by_rows_and_columns<score, S>(a)) {
         done = true;
         const EdgeStore<A> store = edge_store<score, A>(a, workspace);
-        void* scratch = static_cast<char*>(workspace) + edge_store_bytes<score, A>(a);
+        void* scratch = static_cast<char*>(workspace) + edge_store_bytes<score, S>(a);
         const cudaError_t rows_error = launch_rows<score, S>(a, g, scratch, store, stream);
         return rows_error == cudaSuccess ? launch_columns<score, S>(a, g, scratch, store, stream) : rows_error;
       }

@@ -26,8 +26,14 @@ bool goes_by_rows(const Attention& a) {
                                         rows_are_long(a.num_dst, a.num_edges));
 }
 
+// Warps a multiprocessor, by times with 128 features; of very long heads, as many as registers leave room for.
+template <class S>
+constexpr int row_dots_warps() {
+  return sizeof(typename S::A) == 8 ? 1 : S::kLoop ? 16 : 28;
+}
+
 template <class S, class Groups, class Store>
-__global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8 ? 1 : 28)
+__global__ void __launch_bounds__(RowUnits::kThreads, (row_dots_warps<S>()))
     row_dots_kernel(const __grid_constant__ Typed<typename S::T> a, const void* own_rows, const void* other_rows,
                     Store store, RowUnits units) {
   using A = typename S::A;
@@ -68,14 +74,13 @@ __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8
 template <class S, class Store>
 cudaError_t launch_row_dots(const Attention& a, const void* own_rows, const void* other_rows, const Store& store,
                             const RowUnits& units, unsigned* counters, cudaStream_t stream) {
-  auto* kernel = row_dots_kernel<S, VectorGroups<S>, Store>;
-  if constexpr (kTensorRows<S>) {
-    if (tensor_rows<S>(a.head_dim)) kernel = row_dots_kernel<S, TensorGroups<S>, Store>;
-  }
-  const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, own_rows, other_rows, store, with);
+  const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
+    kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, own_rows, other_rows, store, with);
   };
-  return launch_units(units, a, a.num_dst, a.heads, counters, stream, kernel, nullptr, launch);
+  return for_row_groups<S>(a.head_dim, [&]<class Groups>() {
+    return launch_units(units, a, a.num_dst, a.heads, counters, stream, row_dots_kernel<S, Groups, Store>, nullptr,
+                        launch);
+  });
 }
 
 }  // namespace dfgnn::cuda

@@ -106,10 +106,10 @@ class NodeBatches {
   A term_;
 };
 
-// Products on vectors. Of 16 bits, as many numbers of a lane are in flight.
+// Products on vectors, of which 32 numbers of a lane are in flight at the most.
 template <class S>
-struct VectorGroups : RowGroups<typename S::Wide, sizeof(typename S::T) == 2 ? 4 : 8> {
-  using Base = RowGroups<typename S::Wide, sizeof(typename S::T) == 2 ? 4 : 8>;
+struct VectorGroups : RowGroups<typename S::Wide, S::kVec == 8 ? 4 : 8> {
+  using Base = typename VectorGroups::RowGroups;
   using W = typename Base::W;
   using Own = Fragment<W>;  // the lane's share of the one row
 
@@ -132,9 +132,11 @@ using OctetShape = Shape<typename S::T, 8, 8, S::kFeatures / 64, false, true>;
 // The same on tensor cores, for tensor_rows().
 template <class S>
 struct TensorGroups : RowGroups<OctetShape<S>, 4 * OctetShape<S>::kSteps> {
-  using W = OctetShape<S>;
+  using Base = typename TensorGroups::RowGroups;
+  using W = typename Base::W;
   using Own = Packed<W>;
-  static constexpr int kRows = 4;
+  using Base::kRows;
+  static_assert(kRows == 4);
 
   __device__ __forceinline__ static float dot(const Own& own, const Packed<W> (&rows)[kRows]) {
     const bool odd_octet = threadIdx.x & 8, odd_half = threadIdx.x & 4, odd = threadIdx.x & 1, upper = threadIdx.x & 2;
@@ -160,5 +162,14 @@ struct TensorGroups : RowGroups<OctetShape<S>, 4 * OctetShape<S>::kSteps> {
     return half + __shfl_xor_sync(kAllLanes, half, 4);
   }
 };
+
+// Calls launch.operator()<Groups>() with those that take heads of that size.
+template <class S, class Launch>
+cudaError_t for_row_groups(int head_dim, const Launch& launch) {
+  if constexpr (kTensorRows<S>) {
+    if (tensor_rows<S>(head_dim)) return launch.template operator()<TensorGroups<S>>();
+  }
+  return launch.template operator()<VectorGroups<S>>();
+}
 
 }  // namespace dfgnn::cuda

@@ -254,27 +254,34 @@ __global__ void __launch_bounds__(RowPlan::kThreads, 4)
   });
 }
 
+// Whether rows are long, and a warp takes one head at a time: not where heads lie side by side, unless tensor cores
+// take them.
 template <class S>
-bool goes_by_blocks(const Attention& a) {
-  return !S::kLoop && is_few(a.num_edges, a.max_degree);
+bool has_long_rows(const Attention& a) {
+  constexpr int64_t kLong = 16;  // edges, on average
+  return a.num_edges >= kLong * a.num_dst && (tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0);
 }
-
-constexpr int64_t kLongRow = 16;  // edges, on average
 
 // Additive scores of long rows: a lane makes a logit of two numbers, while the warp sums up the rows of values that it
-// gathers on tensor cores or a whole row at a time. Not where heads lie side by side, unless tensor cores take them.
+// gathers on tensor cores or a whole row at a time.
 template <Score score, class S>
 bool goes_by_softmax_rows(const Attention& a) {
-  if (score != Score::additive || a.num_edges < kLongRow * a.num_dst) return false;
-  return tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0;
+  return score == Score::additive && has_long_rows<S>(a);
 }
 
-// Cosine scores of long rows (cosine_rows.cuh). Not where heads lie side by side, unless tensor cores take them, nor
-// where a head is longer than a fragment.
+// Cosine scores of long rows, of heads that a fragment holds.
 template <Score score, class S>
 bool goes_by_cosine_rows(const Attention& a) {
-  if (score != Score::cosine || a.head_dim > S::kFeatures || a.num_edges < kLongRow * a.num_dst) return false;
-  return tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0;
+  return score == Score::cosine && a.head_dim <= S::kFeatures && has_long_rows<S>(a);
+}
+
+// Few edges, but not of so many heads that cosine scores are worth tensor cores.
+template <Score score, class S>
+bool goes_by_blocks(const Attention& a) {
+  constexpr int64_t kWorthTensorCores = 1 << 19;  // edges times heads
+  const bool on_tensor_cores = goes_by_cosine_rows<score, S>(a) && tensor_rows<S>(a.head_dim);
+  return !S::kLoop && is_few(a.num_edges, a.max_degree) &&
+         !(on_tensor_cores && a.num_edges * a.heads >= kWorthTensorCores);
 }
 
 }  // namespace
@@ -285,7 +292,7 @@ size_t smmf_fwd_workspace(const Attention& a) {
     const RowUnits units = plan_forward(a);
     const bool may_be_inexact = goes_by_softmax_rows<score, S>(a) && tensor_rows<S>(a.head_dim);
     const bool needs_some = may_be_inexact || units.need_scratch(a.num_dst, a.num_edges);
-    if (needs_some && !goes_by_blocks<S>(a)) bytes = forward_scratch_bytes(a, units);
+    if (needs_some && !goes_by_blocks<score, S>(a)) bytes = forward_scratch_bytes(a, units);
     return cudaSuccess;
   });
   return bytes;
@@ -296,9 +303,9 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
   return for_score_and_shape(a, [&]<Score score, class S>() {
     using T = typename S::T;
     using A = typename S::A;
-    unsigned blocks = head_blocks<S>(a.heads);
+    const unsigned blocks = head_blocks<S>(a.heads);
     if constexpr (!S::kLoop) {
-      if (goes_by_blocks<S>(a)) {
+      if (goes_by_blocks<score, S>(a)) {
         const RowPlan plan = plan_few_edges(a.num_dst, kWarp / lanes_of_heads<S>(a.heads));
         auto* kernel = a.head_dim == S::kFeatures ? forward_blocks_kernel<score, S, typename S::Exact>
                                                   : forward_blocks_kernel<score, S, S>;
@@ -315,6 +322,9 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
         return launch_softmax_rows<false, S>(a, nullptr, outputs, units, scratch, stream);
       }
     }
+    if constexpr (score == Score::cosine) {
+      if (goes_by_cosine_rows<score, S>(a)) return launch_cosine_rows<S>(a, outputs, units, scratch, stream);
+    }
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
       chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
     };
@@ -323,15 +333,6 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
     if constexpr (S::kGroups > 1) {
       own = a.head_dim == S::kFeatures ? forward_own_rows_kernel<score, typename S::Exact>
                                        : forward_own_rows_kernel<score, S>;
-    }
-    if constexpr (score == Score::cosine) {
-      if (goes_by_cosine_rows<score, S>(a)) {
-        kernel = cosine_rows_kernel<S, VectorGroups<S>>;
-        if constexpr (kTensorRows<S>) {
-          if (tensor_rows<S>(a.head_dim)) kernel = cosine_rows_kernel<S, TensorGroups<S>>;
-        }
-        blocks = a.heads;
-      }
     }
     if (!launch_short_rows(units, a.num_dst, a.num_edges, a.max_degree, lanes_of_heads<S>(a.heads), blocks, own,
                            launch)) {

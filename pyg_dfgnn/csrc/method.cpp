@@ -64,7 +64,7 @@ constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
 constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
-constexpr int64_t kStoredBytes = int64_t{1} << 30;  // of logits, or pairs of numbers, at the most
+constexpr int64_t kStoredBytes = int64_t{1} << 30;  // of logits, or of pairs of numbers (pmf_bwd), at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 
 int64_t head_bytes(const Attention& attention) { return attention.head_dim() * attention.value.element_size(); }

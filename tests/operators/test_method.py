@@ -111,8 +111,9 @@ def test_super_nodes_of_narrow_heads(log):
         ({}, "pmf"),
         ({"max_degree": -1}, "pmf"),
         ({"score": "cosine"}, "smmf"),  # which gathers once what is source and value
-        ({"score": "cosine", "dtype": "bfloat16", "head_dim": 64}, "pmf"),  # on tensor cores
-        ({"score": "additive", "dtype": "bfloat16", "head_dim": 64}, "smmf"),  # there, too
+        ({"score": "cosine", "dtype": "bfloat16", "head_dim": 64}, "smmf"),
+        ({"score": "additive", "dtype": "bfloat16", "head_dim": 64}, "smmf"),
+        ({"dtype": "bfloat16", "head_dim": 64}, "pmf"),  # on tensor cores
         ({"score": "additive"}, "smmf"),
         ({"score": "additive_v2"}, "smmf"),
         ({"heads": 8}, "pmf"),

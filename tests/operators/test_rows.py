@@ -92,6 +92,32 @@ def test_long_rows_of_any_shape(method, score, heads, head_dim, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_long_rows_with_wide_indices(method, score, dtype, device):
+    graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device, torch.int64)
+    check_both(method, score, graph, 2, 64, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, device):
+    """Neither one alone, nor a row's first batch, nor all that a row has."""
+    graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device)
+    operands = make_operands(score, graph, 2, 64, dtype, edge_terms=True)
+    is_edge = torch.ones(graph.num_edges, dtype=torch.bool, device=device)
+    is_edge[0] = is_edge[70:110] = is_edge[140:210] = False
+    rest = {k: t[is_edge] if len(t) == len(is_edge) else t for k, t in operands.items()}
+    degrees = graph.destinations()[is_edge].bincount(minlength=graph.num_dst)
+    rowptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0)).to(graph.rowptr.dtype)
+    operands["bias"][~is_edge] = -torch.inf
+    out, lse = run(method, score, graph, operands)
+    expected = run(method, score, Csr(rowptr, graph.col[is_edge], graph.num_src), rest)
+    assert_near(out, expected[0], FORWARD_TOLERANCE[dtype], "out")
+    torch.testing.assert_close(lse, expected[1], rtol=1e-4, atol=1e-4)
+    assert (lse[2] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 100), (2, 128), (1, 512)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_that_are_whole(method, score, heads, head_dim, dtype, cuda):
@@ -131,16 +157,16 @@ def test_values_that_are_not_finite(method, score, value, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("score", ["additive", "cosine"])
-def test_nodes_out_of_range(score, dtype, device):
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_nodes_out_of_range(method, score, dtype, device):
     """They make NaNs of their rows, and of nothing else."""
     graph = graphs.make("degrees_around_tiles", device)
     operands = make_operands(score, graph, 2, 64, dtype)
-    expected, _ = run("smmf_fwd", score, graph, operands)
+    expected, _ = run(method, score, graph, operands)
     col = graph.col.clone()
     bad = torch.tensor([5, graph.num_edges - 1], device=device)
     col[bad] = torch.tensor([-1, graph.num_src], dtype=col.dtype, device=device)
-    out, lse = run("smmf_fwd", score, Csr(graph.rowptr, col, graph.num_src), operands)
+    out, lse = run(method, score, Csr(graph.rowptr, col, graph.num_src), operands)
     is_bad = torch.zeros(graph.num_dst, dtype=torch.bool, device=device)
     is_bad[torch.searchsorted(graph.rowptr.long(), bad, right=True) - 1] = True
     assert out[is_bad].isnan().all()
