@@ -3,6 +3,7 @@
 #pragma once
 
 #include "forward_pieces.cuh"
+#include "node_batches.cuh"
 #include "row_groups.cuh"
 #include "row_sum.cuh"
 

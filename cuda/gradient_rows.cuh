@@ -7,6 +7,7 @@
 #pragma once
 
 #include "gradient_sides.cuh"
+#include "node_batches.cuh"
 #include "row_dots.cuh"
 
 namespace dfgnn::cuda {

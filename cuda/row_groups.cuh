@@ -58,54 +58,6 @@ struct RowGroups {
   }
 };
 
-// The nodes of a row's edges in shared memory, a batch of 32 after another, those after them being on their way, and
-// what they bring to the logits (src_term). A node that is out of range is 0 there, and its term NaN.
-template <Score score, class T>
-class NodeBatches {
- public:
-  using A = typename Typed<T>::A;
-  struct Storage {
-    alignas(16) int nodes[kWarp];
-    A terms[kWarp];
-  };
-
-  // edges: some.
-  __device__ __forceinline__ NodeBatches(const Typed<T>& a, Storage& batch, const Range& edges, int h)
-      : a_(a), batch_(batch), col_(a.col.from(edges.begin)), last_(static_cast<int>(edges.size()) - 1), head_(h) {
-    node_ = load_node(lane());
-    term_ = load_term(node_);
-    later_ = load_node(kWarp + lane());
-  }
-
-  // Goes on to the batch that begins with the row's edge `first`, in ascending order; what threads have read before is
-  // gone.
-  __device__ __forceinline__ void load(int first) {
-    __syncwarp();
-    batch_.nodes[lane()] = max(node_, 0);
-    batch_.terms[lane()] = term_;
-    node_ = later_;
-    term_ = load_term(node_);
-    later_ = load_node(first + 2 * kWarp + lane());
-    __syncwarp();
-  }
-
- private:
-  __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
-  __device__ __forceinline__ int load_node(int t) const {  // past the end, the last again
-    return checked_node(col_[min(t, last_)], a_.num_src);
-  }
-  __device__ __forceinline__ A load_term(int node) const {
-    return node == kNoNode ? A(NAN) : src_term<score>(a_, node, head_);
-  }
-
-  const Typed<T>& a_;
-  Storage& batch_;
-  const Index col_;
-  const int last_, head_;
-  int node_, later_;  // of the next batch, and of the one after it
-  A term_;
-};
-
 // Products on vectors, of which 32 numbers of a lane are in flight at the most.
 template <class S>
 struct VectorGroups : RowGroups<typename S::Wide, S::kVec == 8 ? 4 : 8> {
@@ -143,8 +95,8 @@ struct TensorGroups : RowGroups<OctetShape<S>, 4 * OctetShape<S>::kSteps> {
     float parts[kRows];
 #pragma unroll
     for (int u = 0; u < kRows; ++u) {
-      float acc[4] =
-          {};  // rows 2 r + half, and those 8 further; columns of octet lane_in_group(), first and second half
+      // Of rows 2 r + half, then of those 8 further: the columns of octet lane_in_group(), first and second half.
+      float acc[4] = {};
 #pragma unroll
       for (int s = 0; s < W::kSteps; ++s) {
         const uint4& x = rows[u].steps[s];

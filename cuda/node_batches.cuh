@@ -1,0 +1,56 @@
+// The nodes at the other ends of a row's edges, as a warp reads them.
+#pragma once
+
+#include "logit.cuh"
+
+namespace dfgnn::cuda {
+
+// The nodes of a row's edges in shared memory, a batch of 32 after another, those after them being on their way, and
+// what they bring to the logits (src_term). A node that is out of range is 0 there, and its term NaN.
+template <Score score, class T>
+class NodeBatches {
+ public:
+  using A = typename Typed<T>::A;
+  struct Storage {
+    alignas(16) int nodes[kWarp];
+    A terms[kWarp];
+  };
+
+  // edges: some.
+  __device__ __forceinline__ NodeBatches(const Typed<T>& a, Storage& batch, const Range& edges, int h)
+      : a_(a), batch_(batch), col_(a.col.from(edges.begin)), last_(static_cast<int>(edges.size()) - 1), head_(h) {
+    node_ = load_node(lane());
+    term_ = load_term(node_);
+    later_ = load_node(kWarp + lane());
+  }
+
+  // Goes on to the batch that begins with the row's edge `first`, in ascending order; what threads have read before is
+  // gone.
+  __device__ __forceinline__ void load(int first) {
+    __syncwarp();
+    batch_.nodes[lane()] = max(node_, 0);
+    batch_.terms[lane()] = term_;
+    node_ = later_;
+    term_ = load_term(node_);
+    later_ = load_node(first + 2 * kWarp + lane());
+    __syncwarp();
+  }
+
+ private:
+  __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
+  __device__ __forceinline__ int load_node(int t) const {  // past the end, the last again
+    return checked_node(col_[min(t, last_)], a_.num_src);
+  }
+  __device__ __forceinline__ A load_term(int node) const {
+    return node == kNoNode ? A(NAN) : src_term<score>(a_, node, head_);
+  }
+
+  const Typed<T>& a_;
+  Storage& batch_;
+  const Index col_;
+  const int last_, head_;
+  int node_, later_;  // of the next batch, and of the one after it
+  A term_;
+};
+
+}  // namespace dfgnn::cuda
