@@ -75,11 +75,11 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
   }
 }
 
-// Warps a multiprocessor, by times with 128 features; of very long heads, as many as registers leave room for.
+// By times with 128 features; of very long heads, as many as registers leave room for.
 template <class S>
 constexpr int cosine_rows_warps() {
   if (sizeof(typename S::A) == 8) return 1;
-  return S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : 20;
+  return warps_here(S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : 20);
 }
 
 template <class S, class Groups>

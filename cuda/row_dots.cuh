@@ -26,10 +26,10 @@ bool goes_by_rows(const Attention& a) {
                                         rows_are_long(a.num_dst, a.num_edges));
 }
 
-// Warps a multiprocessor, by times with 128 features; of very long heads, as many as registers leave room for.
+// By times with 128 features; of very long heads, as many as registers leave room for.
 template <class S>
 constexpr int row_dots_warps() {
-  return sizeof(typename S::A) == 8 ? 1 : S::kLoop ? 16 : 28;
+  return sizeof(typename S::A) == 8 ? 1 : warps_here(S::kLoop ? 16 : 28);
 }
 
 template <class S, class Groups, class Store>

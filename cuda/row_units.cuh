@@ -54,6 +54,16 @@ struct RowUnits {
 
 constexpr int64_t kWhole = -1;  // the slot of a row that is no piece
 
+// Warps a multiprocessor of a kernel: as many as were the fastest on 9.0, or, before 9.0, where code takes more
+// registers, five of eight, so that hot ones do not spill.
+constexpr int warps_here(int warps) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return warps * 5 / 8;
+#else
+  return warps;
+#endif
+}
+
 // Pieces of 1024 entries at least, then so that there are at least 16K of them, enough to fill any device; of few
 // entries, smaller ones, as then nothing hides the time that a warp takes for a row. Slots, of which each has
 // `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 8 MiB. `longest`: entries of the longest

@@ -79,10 +79,13 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
   }
 }
 
+template <class S, class Sum>
+constexpr int softmax_rows_warps() {
+  return sizeof(typename S::A) == 8 ? 1 : warps_here(std::is_same_v<Sum, VectorSum<S>> ? 24 : 32);
+}
+
 template <bool kStored, class S, class Sum>
-__global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8          ? 1
-                                                      : std::is_same_v<Sum, VectorSum<S>> ? 24
-                                                                                          : 32)
+__global__ void __launch_bounds__(RowUnits::kThreads, (softmax_rows_warps<S, Sum>()))
     softmax_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const typename S::A* logits,
                         const __grid_constant__ Outputs outputs, RowUnits units, typename S::A* slots) {
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
