@@ -61,25 +61,13 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
     }
   }
   sum = lanes_sum<kWarp>(groups.is_first() ? sum : A(0));
-  const WarpSum<W> total{out};
-  if (slot == kWhole) {
-    total.store(a.features(outputs.out, i, h), a.head_dim, sum == A(0) ? A(0) : A(1) / sum);
-    if (threadIdx.x == 0) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
-  } else {
-    A* piece = slots + (slot * a.heads + h) * forward_slot_width(a);
-    total.store_piece(piece, a.head_dim, A(1));
-    if (threadIdx.x == 0) {
-      piece[a.head_dim] = m;
-      piece[a.head_dim + 1] = sum;
-    }
-  }
+  store_output(a, outputs, i, h, 0, WarpSum<W>{out}, m, sum, threadIdx.x == 0, piece_in(a, slots, slot, h));
 }
 
 // By times with 128 features; of very long heads, as many as registers leave room for.
 template <class S>
 constexpr int cosine_rows_warps() {
-  if (sizeof(typename S::A) == 8) return 1;
-  return warps_here(S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : 20);
+  return warps_here<S>(S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : 20);
 }
 
 template <class S, class Groups>

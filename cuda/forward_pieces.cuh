@@ -9,6 +9,32 @@ namespace dfgnn::cuda {
 // Of a slot, for each head: the weighted sum of rows of values, then the maximum and the sum of the softmax.
 __host__ __device__ inline int forward_slot_width(const Attention& a) { return a.head_dim + 2; }
 
+// Stores, of row i and head h, what a softmax has summed up from feature f on, `total`, over `sum`, which is relative
+// to the maximum m; or, where there is a piece to leave it in, leaves it there.
+template <class T, class Sum>
+__device__ __forceinline__ void store_output(const Typed<T>& a, const Outputs& outputs, int i, int h, int f,
+                                             Sum&& total, typename Typed<T>::A m, typename Typed<T>::A sum,
+                                             bool stores_numbers, typename Typed<T>::A* piece) {
+  using A = typename Typed<T>::A;
+  if (!piece) {
+    total.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
+    if (stores_numbers) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
+  } else {
+    total.store_piece(piece + f, a.head_dim - f, A(1));
+    if (stores_numbers) {
+      piece[a.head_dim] = m;
+      piece[a.head_dim + 1] = sum;
+    }
+  }
+}
+
+// The piece of head h in a slot, if it is one.
+template <class T>
+__device__ __forceinline__ typename Typed<T>::A* piece_in(const Typed<T>& a, typename Typed<T>::A* slots, int64_t slot,
+                                                          int h) {
+  return slot == kWhole ? nullptr : slots + (slot * a.heads + h) * forward_slot_width(a);
+}
+
 inline RowUnits plan_forward(const Attention& a) {
   return plan_units(a.num_dst, a.num_edges, a.heads * forward_slot_width(a), a.max_degree);
 }

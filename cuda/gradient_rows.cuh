@@ -12,6 +12,7 @@
 
 namespace dfgnn::cuda {
 
+// What becomes of it there: a number for the rows.
 template <class T>
 struct StoreDp {
   typename Typed<T>::A* numbers;
@@ -25,9 +26,7 @@ struct StoreDp {
 // By times with 128 features; of very long heads, as many as registers leave room for.
 template <Score score, class S>
 constexpr int row_gradients_warps() {
-  if (sizeof(typename S::A) == 8) return 1;
-  if (S::kLoop) return warps_here(12);
-  return warps_here(score == Score::additive ? 28 : sizeof(typename S::T) == 4 ? 24 : 20);
+  return warps_here<S>(S::kLoop ? 12 : score == Score::additive ? 28 : sizeof(typename S::T) == 4 ? 24 : 20);
 }
 
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being

@@ -29,7 +29,7 @@ bool goes_by_rows(const Attention& a) {
 // By times with 128 features; of very long heads, as many as registers leave room for.
 template <class S>
 constexpr int row_dots_warps() {
-  return sizeof(typename S::A) == 8 ? 1 : warps_here(S::kLoop ? 16 : 28);
+  return warps_here<S>(S::kLoop ? 16 : 28);
 }
 
 template <class S, class Groups, class Store>

@@ -113,7 +113,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
 #pragma unroll
   for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= share;
   HeadSum<S, kOwnRows> total{out, heads};
-  if (!piece) {
+  if (!piece) {  // as store_output has it, by which kernels of few edges spill
     total.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
     if (heads.is_first()) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = row_max + log(sum);
   } else {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor
   const WarpHeads<S> heads(a.heads);
   const Dropout dropout(a);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
-    auto* piece = slot == kWhole ? nullptr : slots + (slot * a.heads + heads.first()) * forward_slot_width(a);
+    auto* piece = piece_in(a, slots, slot, heads.first());
     for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
       forward_row<score>(a, outputs, dropout, heads, i, edges, piece, f);
     }

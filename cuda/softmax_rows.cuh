@@ -65,23 +65,13 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
     }
     if (!out.is_exact()) *inexact = 1;
     sum = lanes_sum<kWarp>(sum);
-    if (slot == kWhole) {
-      out.store(a.features(outputs.out, i, h) + f, a.head_dim - f, sum == A(0) ? A(0) : A(1) / sum);
-      if (lane == 0) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
-    } else {
-      A* piece = slots + (slot * a.heads + h) * forward_slot_width(a);
-      out.store_piece(piece + f, a.head_dim - f, A(1));
-      if (lane == 0) {
-        piece[a.head_dim] = m;
-        piece[a.head_dim + 1] = sum;
-      }
-    }
+    store_output(a, outputs, i, h, f, out, m, sum, lane == 0, piece_in(a, slots, slot, h));
   }
 }
 
 template <class S, class Sum>
 constexpr int softmax_rows_warps() {
-  return sizeof(typename S::A) == 8 ? 1 : warps_here(std::is_same_v<Sum, VectorSum<S>> ? 24 : 32);
+  return warps_here<S>(std::is_same_v<Sum, VectorSum<S>> ? 24 : 32);
 }
 
 template <bool kStored, class S, class Sum>

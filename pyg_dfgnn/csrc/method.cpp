@@ -49,16 +49,16 @@ bool resident_can_run(const Attention& attention, Pass pass) {
 }
 
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
-// of 8 to 256). Forward, smmf gathers every row once with cosine scores (1.35 to 1.9 times as fast where rows
-// are long), and needs no logits with additive ones; for dot scores of wide heads pmf gathers K, then V, so that
-// only one of them competes for the L2 cache, and in half precision its heads of 64 and 128 go through tensor cores.
-// pmf costs launches, and memory for what it stores of edges and heads. Backward, what it stores saves smmf's second
-// pass making it again, as long as it stays near the cache; beyond, that pays where the rest is cheap: additive scores,
-// tensor cores, and heads of medium size; and for more than 128 features, which cost smmf's two passes most, but for
-// float32's dot products where memory is what counts. Where rows are long by rows_are_long(), pmf's passes gather the
-// rows of one matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and
-// ogbn-proteins-like; bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows
-// go to groups of lanes, in smmf only.
+// of 8 to 256). Forward, smmf gathers every row once with cosine scores (1.35 to 1.9 times as fast where rows are
+// long), and needs no logits with additive ones; for dot scores of wide heads pmf gathers K, then V, so that only one
+// of them competes for the L2 cache, and in half precision its heads of 64 and 128 go through tensor cores. pmf costs
+// launches, and memory for what it stores of edges and heads. Backward, what it stores saves smmf's second pass making
+// it again, as long as it stays near the cache; beyond, that pays where the rest is cheap: additive scores, tensor
+// cores, and heads of medium size; and for more than 128 features, which cost smmf's two passes most, but for float32's
+// dot products where memory is what counts. Where rows are long by rows_are_long(), pmf's passes gather the rows of one
+// matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like;
+// bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
+// lanes, in smmf only.
 constexpr int64_t kLongRow = 16, kShortRow = 6;  // edges a row, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes

@@ -73,6 +73,11 @@ def test_units_from_a_counter(rows, score, method, dtype, cuda):
     check_backward(method, score, graph, operands)
 
 
+def rows_of_70(device: str, index: torch.dtype = torch.int32) -> graphs.Csr:
+    """And one of no edges, of one, of more than a piece has, and of a few batches."""
+    return graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device, index)
+
+
 def check_both(
     method: str, score: str, graph: Csr, heads: int, head_dim: int, dtype: torch.dtype
 ) -> None:
@@ -87,14 +92,14 @@ def check_both(
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 30), (2, 32), (1, 100), (3, 128), (1, 256)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_of_any_shape(method, score, heads, head_dim, dtype, device):
-    graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device)
+    graph = rows_of_70(device)
     check_both(method, score, graph, heads, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_with_wide_indices(method, score, dtype, device):
-    graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device, torch.int64)
+    graph = rows_of_70(device, torch.int64)
     check_both(method, score, graph, 2, 64, dtype)
 
 
@@ -102,7 +107,7 @@ def test_long_rows_with_wide_indices(method, score, dtype, device):
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, device):
     """Neither one alone, nor a row's first batch, nor all that a row has."""
-    graph = graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device)
+    graph = rows_of_70(device)
     operands = make_operands(score, graph, 2, 64, dtype, edge_terms=True)
     is_edge = torch.ones(graph.num_edges, dtype=torch.bool, device=device)
     is_edge[0] = is_edge[70:110] = is_edge[140:210] = False
