@@ -54,12 +54,18 @@ inline void check_value(const at::Tensor& x, const char* name) {
 inline at::Tensor to_accumulate(const at::Tensor& t, at::ScalarType type) { return t.to(type).contiguous(); }
 
 // A term of the logits that is smaller than the features: the value's dtype or float32.
-inline at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Tensor& value, at::IntArrayRef shape,
+inline void check_logit_term(const at::Tensor& t, const char* name, const at::Tensor& value, at::IntArrayRef shape,
                              const char* meaning) {
   check_shape(t, name, shape, meaning);
   check_device(t, name, value.device());
   TORCH_CHECK(t.scalar_type() == value.scalar_type() || t.scalar_type() == at::kFloat, name,
               ": expected the value's dtype (", value.scalar_type(), ") or float32, got ", t.scalar_type());
+}
+
+// The same as the kernels read it.
+inline at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Tensor& value, at::IntArrayRef shape,
+                             const char* meaning) {
+  check_logit_term(t, name, value, shape, meaning);
   return to_accumulate(t, accumulate_type(value.scalar_type()));
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../../cuda/tile_geometry.h"
+#include "casts.h"
 #include "checks.h"
 #include "graph.h"
 #include "normalize.h"
@@ -64,8 +65,10 @@ Attention make_attention(const Call& call, By by) {
 
   const auto num_dst = attention.num_dst(), num_src = value.size(0), heads = value.size(1), head_dim = value.size(2);
   if (additive) {
-    attention.dst = logit_term(call.a, names.a, value, {num_dst, heads}, "[rowptr.numel() - 1, heads]");
-    attention.src = logit_term(call.b, names.b, value, {num_src, heads}, "[N_src, heads]");
+    check_logit_term(call.a, names.a, value, {num_dst, heads}, "[rowptr.numel() - 1, heads]");
+    check_logit_term(call.b, names.b, value, {num_src, heads}, "[N_src, heads]");
+    const auto type = accumulate_type(value.scalar_type());
+    std::tie(attention.dst, attention.src) = cast_both(call.a, type, call.b, type, by);
   } else {
     check_features(call.a, names.a, value, value_name);
     check_features(call.b, names.b, value, value_name);
@@ -149,8 +152,9 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
   const auto grad_a_edge = empty_gradient(call.a_edge, gradients.a_edge, value);
   const auto grad_bias = empty_gradient(call.bias, gradients.bias, value);
   if (!value_is_src(call.score)) {
-    return {gradients.dst.to(call.a.scalar_type()), gradients.src.to(call.b.scalar_type()), gradients.value,
-            grad_a_edge, grad_bias};
+    const auto [grad_a, grad_b] =
+        cast_both(gradients.dst, call.a.scalar_type(), gradients.src, call.b.scalar_type(), by);
+    return {grad_a, grad_b, gradients.value, grad_a_edge, grad_bias};
   }
   const auto type = accumulate_type(value.scalar_type());
   at::Tensor grad_x_dst, grad_x_src, grad_c;
