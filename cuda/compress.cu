@@ -22,9 +22,12 @@ struct Findings {
   int loose;      // or it is in that of rows, but not within a row;
   int gaps;       // pointers of many nodes in a row without edges are missing;
   int wide;       // a tile is too wide
-  int next_tile;  // for a block to take
+  int next_tile;  // for a block to take, after its first
   int has_rows, has_tiles;
-  int has_columns;  // and the number of blocks
+  int transposed;  // the other form, and the number of blocks are there, unless a tile is too wide;
+  int counted;     // the number is
+
+  __device__ __forceinline__ bool has_all() const { return transposed && !wide; }
 };
 
 template <class Coo>
@@ -61,7 +64,6 @@ class SortedList {
 
   __device__ void run() {
     if (grid_thread() < 3) t_.rows.stats[grid_thread()] = grid_thread() < 2 || t_.tiles ? 0 : -1;
-    if (t_.tiles) search_.start();
     const Order order = guess_order();
     if (order == Order::none) return;
     order == Order::by_dst ? run<true>() : run<false>();
@@ -70,10 +72,17 @@ class SortedList {
  private:
   enum class Order { none, by_dst, by_src };
   static constexpr int kMaxGap = 32;   // pointers that one thread stores, of nodes without edges and the next
-  static constexpr int kRunEdges = 8;  // of a thread, in a warp's run
+  static constexpr int kRunEdges = 4;  // of a thread, in a warp's run
+
+  static constexpr int kGuessEdges = 8;  // of a thread that guesses
 
   struct Ends {
     int major, minor;
+  };
+
+  // A warp's run, and the edge before it.
+  struct Run {
+    typename Coo::Loaded edges[kRunEdges], before;
   };
 
   template <bool kByDst>
@@ -86,15 +95,13 @@ class SortedList {
       search_pointers<kByDst>();
       grid.sync();
     }
-    const bool finds_tiles = t_.tiles && !found_.loose;
-    kByDst ? finish_rows(finds_tiles) : finish_columns();
+    kByDst ? finish_rows() : finish_columns();
     if (kByDst && grid_thread() == 0) found_.has_rows = 1;
-    if (!finds_tiles) return;
-    grid.sync();
-    if (search_.find(t_.tiles, t_.num_boundaries, TileTranspose::kMaxNodes)) found_.wide = 1;
+    if (!t_.tiles || found_.loose) return;
+    search_.find(t_.tiles, t_.num_boundaries);
     if (grid_thread() == 0) found_.has_tiles = 1;
     grid.sync();
-    if (!found_.wide) transpose_tiles<kByDst>();
+    transpose_tiles<kByDst>();
   }
 
   // What a few runs of edges look like, one a warp. A run inside of one node's edges looks like either; where most do,
@@ -105,7 +112,7 @@ class SortedList {
     bool not_by_dst = false, not_by_src = false;
     int same_dst = 0, same_src = 0;
 #pragma unroll
-    for (int u = 0; u < kRunEdges; ++u) {
+    for (int u = 0; u < kGuessEdges; ++u) {
       const int64_t e = min(first + 32 * u + threadIdx.x % 32, static_cast<int64_t>(num_edges_ - 1));
       const auto x = edges_.load(e), before = edges_.load(max(e - 1, int64_t(0)));
       not_by_dst |= x.dst < before.dst;
@@ -131,66 +138,91 @@ class SortedList {
     return kByDst ? t_.rows : t_.columns;
   }
 
-  // Copies the list to its form, with room for self-loops: at the end of rows, in their place in columns.
+  __device__ __forceinline__ Run load_run(int64_t first) const {
+    Run run;
+#pragma unroll
+    for (int u = 0; u < kRunEdges; ++u) {
+      run.edges[u] = edges_.load_once(min(first + 32 * u + threadIdx.x % 32, static_cast<int64_t>(num_edges_ - 1)));
+    }
+    run.before = edges_.load(min(max(first - 1, int64_t(0)), static_cast<int64_t>(num_edges_ - 1)));
+    return run;
+  }
+
+  // Copies the list to its form, with room for self-loops: at the end of rows, in their place in columns. A run is on
+  // its way while that before is copied.
   template <bool kByDst>
   __device__ void stream() {
     const int lane = threadIdx.x % 32, majors = static_cast<int>(form<kByDst>().num_keys);
+    const unsigned joined = t_.tiles ? majors : 0;
     bool failed = false, loose = false, gaps = num_edges_ == 0;
     int* ptr = form<kByDst>().pointers;
     const auto put_loop = [&](int j, int place) {  // into a column; j may be bad
       if (kSelfLoops && !kByDst && j >= 0 && j < num_loops_) t_.columns.other[place] = j;
     };
-    const auto fill = [&](int from, int to, int e) {  // pointers of nodes [from, to], which begin with edge e
-      from = max(from, 0);                            // the edge before may be bad
-      gaps |= to - from >= kMaxGap;
-      for (int i = from; i <= to && i - from < kMaxGap; ++i) {
+    const auto skip = [&](int from, int to, int e) {  // nodes [from, to), which have no edges, before edge e
+      gaps |= to - from > kMaxGap;
+#pragma unroll 1
+      for (int i = from; i < min(to, from + kMaxGap); ++i) {
         ptr[i] = e + loops_before(i);
-        if (i < to) put_loop(i, ptr[i]);
+        put_loop(i, ptr[i]);
       }
     };
+    const auto join = [&](int node,
+                          int other) {  // that many edges of the node or of those between reach; it may be bad
+      if (static_cast<unsigned>(node) < joined) search_.add(node, other);
+    };
+    const auto ends_of = [](const typename Coo::Loaded& edge) -> Ends {
+      const int src = static_cast<int>(edge.src), dst = static_cast<int>(edge.dst);
+      return {kByDst ? dst : src, kByDst ? src : dst};
+    };
     constexpr int kRun = 32 * kRunEdges;
-    for (int64_t first = grid_thread() / 32 * kRun; first < num_edges_; first += grid_threads() / 32 * kRun) {
-      typename Coo::Loaded loaded[kRunEdges];
-#pragma unroll
-      for (int u = 0; u < kRunEdges; ++u) {
-        loaded[u] = edges_.load(min(first + 32 * u + lane, static_cast<int64_t>(num_edges_ - 1)));
-      }
-      const auto earlier = edges_.load(max(first - 1, int64_t(0)));
-      Ends last{static_cast<int>(kByDst ? earlier.dst : earlier.src),
-                static_cast<int>(kByDst ? earlier.src : earlier.dst)};  // of lane 0
+    const int64_t stride = grid_threads() / 32 * kRun;
+    Run next;
+    if (num_edges_ > 0) next = load_run(grid_thread() / 32 * kRun);
+    for (int64_t first = grid_thread() / 32 * kRun; first < num_edges_; first += stride) {
+      const Run run = next;
+      next = load_run(first + stride);
+      Ends last = first > 0 ? ends_of(run.before) : Ends{-1, -1};  // of lane 0
 #pragma unroll
       for (int u = 0; u < kRunEdges; ++u) {
         bool bad = false;
-        failed |= edges_.full_key(loaded[u], bad) < 0;
-        const int src = static_cast<int>(loaded[u].src), dst = static_cast<int>(loaded[u].dst);
-        const Ends x{kByDst ? dst : src, kByDst ? src : dst};
+        failed |= edges_.full_key(run.edges[u], bad) < 0;
+        const Ends x = ends_of(run.edges[u]);
         const Ends turned{__shfl_sync(~0u, x.major, (lane + 31) % 32), __shfl_sync(~0u, x.minor, (lane + 31) % 32)};
         const Ends before = lane > 0 ? turned : last;
         last = turned;
         const int e = static_cast<int>(first) + 32 * u + lane;
         if (e >= num_edges_ || failed) continue;
         const int to = e + loops_before(x.major);
-        const bool begins = e == 0 || x.major != before.major;
-        if (e == 0) {
-          fill(0, x.major, 0);
-        } else if (begins) {
+        const bool begins = x.major != before.major;
+        if (begins) {
           failed |= x.major < before.major;
-          if (!failed) fill(before.major + 1, x.major, e);
+          ptr[x.major] = to;
+          join(x.minor, x.major);
+          join(before.major, before.minor);
+          if (x.major - before.major > 1) skip(max(before.major + 1, 0), x.major, e);  // the edge before may be bad
           if (before.minor < before.major) put_loop(before.major, e + loops_before(before.major));
         } else {
           loose |= x.minor <= before.minor;
         }
         if (x.minor > x.major && (begins || before.minor < x.major)) put_loop(x.major, to);
-        if (e == num_edges_ - 1) {
-          fill(x.major + 1, majors, num_edges_);
-          if (x.minor < x.major) put_loop(x.major, to + 1);
-        }
         if constexpr (kByDst) {
           t_.rows.other[to] = x.minor;
-          t_.rows.item[to] = e;
+          __stcs(t_.rows.item + to, e);
         } else {
           t_.columns.other[to + (kSelfLoops && x.minor > x.major)] = x.minor;
         }
+      }
+    }
+    if (grid_thread() == 0 && num_edges_ > 0) {
+      bool bad = false;
+      const auto edge = edges_.load(num_edges_ - 1);
+      const Ends x = ends_of(edge);
+      if (edges_.full_key(edge, bad) >= 0) {
+        join(x.major, x.minor);
+        if (x.minor < x.major) put_loop(x.major, num_edges_ + loops_before(x.major));
+        skip(x.major + 1, majors, num_edges_);
+        ptr[majors] = num_edges_ + loops_before(majors);
       }
     }
     if (__syncthreads_or(failed || (loose && !kByDst)) && threadIdx.x == 0) found_.unsorted = 1;
@@ -208,55 +240,59 @@ class SortedList {
     }
   }
 
-  // The largest degree, self-loops, and how far edges reach.
-  __device__ void finish_rows(bool finds_tiles) {
+  // The largest degree, and self-loops.
+  __device__ void finish_rows() {
     int largest = 0;
     for (int64_t i = grid_thread(); i < t_.rows.num_keys; i += grid_threads()) {
-      const int begin = t_.rows.pointers[i], end = t_.rows.pointers[i + 1], last = end - 1 - (i < num_loops_);
+      const int begin = t_.rows.pointers[i], end = t_.rows.pointers[i + 1];
       largest = max(largest, end - begin);
       if (i < num_loops_) {
         t_.rows.other[end - 1] = static_cast<int>(i);
         t_.rows.item[end - 1] = num_edges_ + static_cast<int>(i);
       }
-      if (finds_tiles && last >= begin) add_reach(static_cast<int>(i), t_.rows.other[begin], t_.rows.other[last]);
     }
     raise_max_degree(t_.rows, largest);
   }
 
+  // Self-loops, where they are not there.
   __device__ void finish_columns() {
-    for (int64_t j = grid_thread(); j < t_.columns.num_keys; j += grid_threads()) {
-      const int begin = t_.columns.pointers[j], loops = loops_before(static_cast<int>(j)), first = begin - loops;
-      const int count = t_.columns.pointers[j + 1] - begin - (j < num_loops_);
-      if (found_.gaps && j < num_loops_) {  // else it is there
-        const int64_t before = lower_bound(edges_.dst + first, count, static_cast<I>(j));
-        t_.columns.other[begin + before] = static_cast<int>(j);
-      }
-      if (count > 0) {
-        add_reach(static_cast<int>(j), static_cast<int>(edges_.dst[first]),
-                  static_cast<int>(edges_.dst[first + count - 1]));
-      }
+    if (!found_.gaps) return;
+    for (int64_t j = grid_thread(); j < num_loops_; j += grid_threads()) {
+      const int begin = t_.columns.pointers[j], first = begin - loops_before(static_cast<int>(j));
+      const int count = t_.columns.pointers[j + 1] - begin - 1;
+      const int64_t before = lower_bound(edges_.dst + first, count, static_cast<I>(j));
+      t_.columns.other[begin + before] = static_cast<int>(j);
     }
   }
-
-  __device__ void add_reach(int node, int first, int last) { search_.add(min(node, first), max(node, last)); }
 
   // The other form, tile by tile: the edges of a tile have places that are its nodes' in both forms.
   template <bool kByDst>
   __device__ void transpose_tiles() {
     int blocks = 0, largest = 0;
-    __shared__ int next;
-    for (;;) {
+    __shared__ int2 next;  // the tile's first node and the one behind its last; none where the first is negative
+    const int num_tiles = static_cast<int>(t_.num_boundaries) - 1;
+    const auto tile_at = [&](int t) { return t < num_tiles ? int2{t_.tiles[t], t_.tiles[t + 1]} : int2{-1, 0}; };
+    int2 mine = tile_at(static_cast<int>(blockIdx.x));
+    while (mine.x >= 0) {
+      int2 ahead;
+      if (threadIdx.x == 0) {
+        const int t = static_cast<int>(gridDim.x) + atomicAdd(&found_.next_tile, 1);
+        ahead = tile_at(*const_cast<volatile int*>(&found_.wide) ? num_tiles : t);
+      }
+      const int nodes = mine.y - mine.x;
+      if (nodes > TileTranspose::kMaxNodes) {
+        found_.wide = 1;
+      } else if (nodes > 0) {
+        transpose_tile<kByDst>(mine.x, nodes, blocks, largest);
+      }
+      if (threadIdx.x == 0) next = ahead;
       __syncthreads();
-      if (threadIdx.x == 0) next = atomicAdd(&found_.next_tile, 1);
+      mine = next;
       __syncthreads();
-      const int t = next;
-      if (t >= t_.num_boundaries - 1) break;
-      const int first = t_.tiles[t], nodes = t_.tiles[t + 1] - first;
-      if (nodes > 0) transpose_tile<kByDst>(first, nodes, blocks, largest);
     }
     if (grid_thread() == 0) {
       form<!kByDst>().pointers[0] = 0;
-      found_.has_rows = found_.has_columns = 1;
+      found_.transposed = 1;
     }
     if (!kByDst) raise_max_degree(t_.rows, largest);
     const int all = BlockSums<int>(s_.sums).total(blocks);
@@ -268,39 +304,32 @@ class SortedList {
   template <bool kByDst>
   __device__ void transpose_tile(int first, int nodes, int& blocks, int& largest) {
     const auto &known = form<kByDst>(), &made = form<!kByDst>();
-    TileTranspose tile(s_.transpose, first, nodes);
-    blocks += tile.template read<!kByDst>(known.pointers, known.other);
+    TileTranspose tile(s_.transpose, first, nodes, known.other);
+    blocks += tile.template read<!kByDst>(known.pointers);
     const int *begin = s_.transpose.begin, *across_begin = s_.transpose.across_begin;
     for (int i = threadIdx.x; i < nodes; i += kGridThreads) {
       made.pointers[first + i + 1] = across_begin[i + 1];
       largest = max(largest, across_begin[i + 1] - across_begin[i]);
     }
     // Self-loops that were put in are the last edges of their rows.
-    const auto place_in_row = [](int i, int j, int place) { return place - (kSelfLoops && j > i); };
+    const int* row_begin = kByDst ? begin : across_begin;
     const auto is_loop = [](int i, int j) { return kSelfLoops && i == j; };
+    const bool loops_are_last = kByDst && tile.places_are_real();
+    const auto place_in_row = [&](int i, int j, int place) {
+      return is_loop(i, j) ? row_begin[i + 1] - 1 : place - (kSelfLoops && j > i && !loops_are_last);
+    };
     if constexpr (kByDst) {
       tile.for_edges_across([&](int i, int j, int place, int across) {
         t_.columns.other[across] = first + i;
-        if (!is_loop(i, j)) t_.columns.item[across] = place_in_row(i, j, place);
+        t_.columns.item[across] = place_in_row(i, j, place);
       });
     } else {
       tile.for_edges_across([&](int j, int i, int place, int across) {
-        if (is_loop(i, j)) return;
         const int e = place_in_row(i, j, across);
         t_.rows.other[e] = first + j;
-        t_.rows.item[e] = kSelfLoops ? place - (first + j) - (i > j) : place;
+        t_.rows.item[e] = is_loop(i, j) ? num_edges_ + first + i : kSelfLoops ? place - (first + j) - (i > j) : place;
       });
-      tile.for_edges([&](int j, int i, int place, int across) {
-        if (!is_loop(i, j)) t_.columns.item[place] = place_in_row(i, j, across);
-      });
-    }
-    for (int i = threadIdx.x; kSelfLoops && i < nodes; i += kGridThreads) {
-      const int e = (kByDst ? begin : across_begin)[i + 1] - 1;
-      t_.columns.item[kByDst ? tile.place_across(i, i) : tile.place_along(i, i)] = e;
-      if (!kByDst) {
-        t_.rows.other[e] = first + i;
-        t_.rows.item[e] = num_edges_ + first + i;
-      }
+      tile.for_edges([&](int j, int i, int place, int across) { t_.columns.item[place] = place_in_row(i, j, across); });
     }
     __syncthreads();
   }
@@ -334,17 +363,26 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
   extern __shared__ __align__(16) char shared[];
   auto& storage = *reinterpret_cast<AnyListShared<Coo>*>(shared);
   const auto grid = cooperative_groups::this_grid();
-  const Findings& found = *task.found;
-  if (found.has_columns) return;
+  Findings& found = *task.found;
+  if (grid_thread() == 0 && task.tiles) {
+    if (found.has_all()) {
+      found.counted = 1;
+    } else {
+      task.rows.stats[2] = 0;
+    }
+  }
+  if (found.has_all()) return;
   if (!found.has_rows) {
     EdgeSort<int, Coo>(task.coo, task.rows, task.sort, storage.coo).run();
     grid.sync();
   }
   if (task.tiles && !found.has_tiles) {
     TileSearch search(task.rows.num_keys, task.search, storage.sums);
+    search.start();
+    grid.sync();
     search.add_all(task.rows.pointers, task.rows.other, task.rows.capacity());
     grid.sync();
-    search.find(task.tiles, task.num_boundaries, 0);
+    search.find(task.tiles, task.num_boundaries);
   }
   EdgeSort<int, CsrEdges<int>>(task.csr, task.columns, task.sort, storage.csr).run();
 }
@@ -371,8 +409,9 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
                  t.tiles,
                  t.num_boundaries};
   Workspace places(workspace);
+  const int64_t reaches = t.tiles ? nodes : 0;
   places.place(task.found, 1);
-  places.place(task.search.reach, t.tiles ? nodes : 0);
+  places.place(task.search.reach, reaches);
   places.place(task.search.sums, std::max(sorted_blocks, any_blocks));
   places.place(task.search.ends, std::max(sorted_blocks, any_blocks));
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
@@ -380,12 +419,13 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
     workspace_bytes = places.bytes();
     return cudaSuccess;
   }
-  error = cudaMemsetAsync(task.found, 0, sizeof(Findings), stream);
+  const auto zeros = reinterpret_cast<char*>(task.search.reach + reaches) - reinterpret_cast<char*>(task.found);
+  error = cudaMemsetAsync(task.found, 0, static_cast<size_t>(zeros), stream);
   if (error == cudaSuccess) error = launch_cooperative(sorted, sorted_blocks, sorted_bytes, stream, task);
   if (error == cudaSuccess) error = launch_cooperative(any, any_blocks, any_bytes, stream, task);
   if (error != cudaSuccess || !t.tiles) return error;
   const FindTiles tiles{t.csc.rowptr, t.csc.col, nodes, capacity, t.tiles, t.csr.stats + 2};
-  return count_blocks(tiles, &task.found->has_columns, stream);
+  return count_blocks(tiles, &task.found->counted, stream);
 }
 
 }  // namespace

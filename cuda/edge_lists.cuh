@@ -26,6 +26,8 @@ struct CooEdges {
 
   __device__ __forceinline__ int64_t end() const { return INT64_MAX; }
   __device__ __forceinline__ Loaded load(int64_t e) const { return {src[e], dst[e]}; }
+  // The same of what is read once, and should not displace what is in the L2 cache.
+  __device__ __forceinline__ Loaded load_once(int64_t e) const { return {__ldcs(src + e), __ldcs(dst + e)}; }
   __device__ __forceinline__ int64_t key(const Loaded& e, bool& bad) const {
     if constexpr (kSelfLoops) return full_key(e, bad);
     bad = !in_range(e.dst, num_dst);

@@ -12,7 +12,7 @@ namespace dfgnn::cuda {
 class TileSearch {
  public:
   struct Arrays {
-    int* reach;        // [nodes]
+    int* reach;        // [nodes]; 0 where start() has not been called
     int *sums, *ends;  // [blocks]
   };
   using Storage = BlockSums<int>::Storage;
@@ -21,7 +21,7 @@ class TileSearch {
       : nodes_(static_cast<int>(nodes)), w_(arrays), storage_(storage) {}
 
   __device__ void start() {
-    for (int64_t i = grid_thread(); i < nodes_; i += grid_threads()) w_.reach[i] = static_cast<int>(i);
+    for (int64_t i = grid_thread(); i < nodes_; i += grid_threads()) w_.reach[i] = 0;
   }
 
   // Takes edges between nodes from `first` to `last`, of which these two are joined to a third.
@@ -56,10 +56,9 @@ class TileSearch {
     }
   }
 
-  // Writes tiles, `count` boundaries. Returns whether one that this thread has found is wider than so many nodes.
-  __device__ bool find(int* tiles, int64_t count, int most) {
+  // Writes tiles, `count` boundaries.
+  __device__ void find(int* tiles, int64_t count) {
     find_reach_until();
-    bool too_wide = false;
     int before = 0;  // the last boundary before
     for (int64_t b = threadIdx.x; b < blockIdx.x; b += kGridThreads) before = max(before, w_.ends[b]);
     scan(before, before);
@@ -75,9 +74,7 @@ class TileSearch {
       // All tiles that begin behind the boundary before, and up to this one, begin here.
       const int64_t end = node + 1 < nodes_ ? (node + 1) / tile::kStride : count - 1;
       for (int64_t t = until / tile::kStride + 1; t <= end; ++t) tiles[t] = node + 1;
-      too_wide |= is_wider(until, node + 1, most);
     }
-    return too_wide;
   }
 
  private:
@@ -87,7 +84,7 @@ class TileSearch {
     const auto grid = cooperative_groups::this_grid();
     const Share mine = block_share(nodes_);
     int largest = -1, until = -1, end = 0;
-    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) largest = max(largest, w_.reach[i]);
+    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) largest = max(largest, reach_of(i));
     scan(largest, largest);
     if (threadIdx.x == 0) w_.sums[blockIdx.x] = largest;
     grid.sync();
@@ -96,7 +93,7 @@ class TileSearch {
     for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
       const int64_t i = first + threadIdx.x;
       int all;
-      const int reach = max(until, scan(i < mine.end ? w_.reach[i] : -1, all));
+      const int reach = max(until, scan(i < mine.end ? reach_of(i) : -1, all));
       until = max(until, all);
       if (i >= mine.end) continue;
       w_.reach[i] = reach;
@@ -107,15 +104,10 @@ class TileSearch {
     grid.sync();
   }
 
-  __device__ bool is_boundary(int node) const { return node == 0 || w_.reach[node - 1] == node - 1; }
+  // A node reaches itself.
+  __device__ int reach_of(int64_t i) const { return max(w_.reach[i], static_cast<int>(i)); }
 
-  // Whether the tile that ends with a boundary is, `before` being the last before that.
-  __device__ bool is_wider(int before, int end, int most) const {
-    if (end - before > most || end - before + tile::kStride <= most) return end - before > most;
-    int begin = before / tile::kStride * tile::kStride;
-    while (!is_boundary(begin)) ++begin;
-    return end - begin > most;
-  }
+  __device__ bool is_boundary(int node) const { return node == 0 || w_.reach[node - 1] == node - 1; }
 
   // The largest value of this thread and those before; `all`: of the block.
   __device__ int scan(int value, int& all) {

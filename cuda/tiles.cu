@@ -1,4 +1,5 @@
 // Tiles of a graph, what they cost, their list and sizes, and the masks of its nodes.
+#include <algorithm>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
@@ -21,32 +22,41 @@ __global__ void __launch_bounds__(kGridThreads)
   grid.sync();
   search.add_all(t.rowptr, t.col, t.num_edges);
   grid.sync();
-  search.find(t.tiles, num_boundaries, 0);
+  search.find(t.tiles, num_boundaries);
 }
 
-// Unless they are counted: `counted` may be null.
+// Unless they are counted: `counted` may be null. A block takes several windows, as the kernel is launched where most
+// often there is nothing to do.
 __global__ void __launch_bounds__(tile::kThreads)
-    blocks_kernel(const __grid_constant__ Attention a, int64_t* blocks, const int* counted) {
+    blocks_kernel(const __grid_constant__ Attention a, unsigned windows, int64_t* blocks, const int* counted) {
   using namespace tile;
   if (counted && *counted) return;
   __shared__ EdgeMask mask;
-  Window w;
-  if (!find_window(a, w)) return;
-  const int64_t degree = mask.fill(a.rowptr, a.col, a.num_edges, w);
-  const int chunks = mask.rows[EdgeMask::row()][0];
-  const bool is_single = (chunks & (kMaskIrregular | kMaskDisordered)) != 0;
-  const uint32_t active = __reduce_or_sync(kAllLanes, is_single ? 0 : chunks);
-  unsigned long long cost = threadIdx.x % kWarp == 0 ? __popc(active) : 0;
-  if (is_single && EdgeMask::lane_of_row() == 0) cost += degree;
+  unsigned long long cost = 0;
+  for (unsigned block = blockIdx.x; block < windows; block += gridDim.x) {
+    BlockWindow w;
+    if (!find_window(a, static_cast<int>(block), w)) continue;
+    const int64_t degree = mask.fill(a.rowptr, a.col, a.num_edges, w);
+    const int chunks = mask.rows[EdgeMask::row()][0];
+    const bool is_single = (chunks & (kMaskIrregular | kMaskDisordered)) != 0;
+    const uint32_t active = __reduce_or_sync(kAllLanes, is_single ? 0 : chunks);
+    if (threadIdx.x % kWarp == 0) cost += __popc(active);
+    if (is_single && EdgeMask::lane_of_row() == 0) cost += degree;
+  }
   if (cost > 0) atomicAdd(reinterpret_cast<unsigned long long*>(blocks), cost);
 }
 
-// The masks of the block's window.
-__global__ void __launch_bounds__(tile::kThreads) masks_kernel(const __grid_constant__ Attention a, int* masks) {
+// The block's window, where `windows` is not null, and the masks of its rows.
+__global__ void __launch_bounds__(tile::kThreads)
+    masks_kernel(const __grid_constant__ Attention a, int* windows, int* masks) {
   using namespace tile;
   __shared__ EdgeMask mask;
-  Window w;
-  if (!find_window(a, w)) return;
+  BlockWindow w;
+  const bool has_window = find_window(a, static_cast<int>(blockIdx.x), w);
+  if (windows && threadIdx.x == 0) {
+    reinterpret_cast<int4*>(windows)[blockIdx.x] = {w.begin, w.end, w.first, w.count};
+  }
+  if (!has_window) return;
   mask.fill(a.rowptr, a.col, a.num_edges, w);
   __syncthreads();
   int* to = masks + static_cast<int64_t>(w.first) * kMaskWords;
@@ -142,7 +152,9 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
 cudaError_t count_blocks(const FindTiles& t, const int* counted, cudaStream_t stream) {
   if (t.num_nodes > 0) {
     const Attention a = tiled(t.rowptr, t.col, t.num_nodes, t.num_edges, t.tiles);
-    blocks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.blocks, counted);
+    constexpr unsigned kMostBlocks = 2048;
+    const unsigned windows = tile::blocks_of(a.num_tiles), blocks = std::min(windows, kMostBlocks);
+    blocks_kernel<<<blocks, tile::kThreads, 0, stream>>>(a, windows, t.blocks, counted);
   }
   return cudaGetLastError();
 }
@@ -150,7 +162,7 @@ cudaError_t count_blocks(const FindTiles& t, const int* counted, cudaStream_t st
 cudaError_t make_masks(const MakeMasks& t, cudaStream_t stream) {
   if (t.num_nodes == 0) return cudaSuccess;
   const Attention a = tiled(t.ptr, t.ind, t.num_nodes, t.num_edges, t.tiles);
-  masks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.masks);
+  masks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.windows, t.masks);
   return cudaGetLastError();
 }
 

@@ -198,6 +198,8 @@ BATCHES = {
     "sparse": batch_coo([30, 500, 70, 1, 200] * 5, 0.01),
     "widest": batch_coo([576, 3, 575], 0.05),
     "too_wide": batch_coo([20, 577, 30], 0.05),
+    "sparse_widest": batch_coo([576, 3, 575, 40], 0.01),
+    "sparse_too_wide": batch_coo([40, 600, 70], 0.01),
     "full": batch_coo([40, 70], 1.0),
 }
 
@@ -209,11 +211,19 @@ def with_gaps(gap: int) -> tuple[list[int], list[int], int, int]:
     return *moved, nodes + 3 * gap, nodes + 3 * gap
 
 
+def stars_coo(nodes: int) -> tuple[list[int], list[int], int, int]:
+    """Few edges, most of them of one node: two stars, whose edges go both ways."""
+    hubs = [first for first in (0, nodes) for _ in range(nodes - 1)]
+    leaves = [i for first in (0, nodes) for i in range(first + 1, first + nodes)]
+    return hubs + leaves, leaves + hubs, 2 * nodes, 2 * nodes
+
+
 def path_coo(nodes: int) -> tuple[list[int], list[int], int, int]:
     return list(range(nodes - 1)), list(range(1, nodes)), nodes, nodes
 
 
 BATCHES |= {f"gaps_{n}": with_gaps(n) for n in (30, 31, 32, 33, 200)}
+BATCHES |= {f"stars_{n}": stars_coo(n) for n in (33, 300)}
 BATCHES |= {f"path_{n}": path_coo(n) for n in (500, 3000)}
 BATCHES |= {f"{n}_loops": ([0] * n, [0] * n, 1, 1) for n in (0, 1, 3)}
 words = BATCHES["words"]
