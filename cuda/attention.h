@@ -50,10 +50,11 @@ struct Attention {
   const void *a_edge, *bias;          // A [num_edges, heads] or null
   double scale, negative_slope, dropout_p;
   const int64_t* seed;  // on the device; null without dropout
-  // Of the tile kernels: where tiles begin, [num_tiles + 1], and masks of rows, and backward of columns (graph.h)
+  // Of the tile kernels: where tiles begin, [num_tiles + 1], windows, and masks of rows, and backward of columns
+  // (graph.h)
   Index tiles;
   int64_t num_tiles;
-  const int *row_masks, *column_masks;
+  const int *windows, *row_masks, *column_masks;
   int64_t max_degree = -1;  // edges of the longest row, where it is known, to go the shorter way where none is long
   // Of the resident kernels: boundaries of tiles, each once, [num_tiles + 1]; the most nodes of a tile, and the most
   // batches of its edges (resident_slices.cuh), more or less.

@@ -11,7 +11,8 @@ struct EdgeMask {
   int rows[kWindow][kMaskWords + 1];  // the last takes bits of nodes that are too far
 
   // Fills the row of this thread and a neighbour, and returns the number of its edges.
-  __device__ __forceinline__ int64_t fill(const Index& ptr, const Index& ind, int64_t num_entries, const Window& w) {
+  __device__ __forceinline__ int64_t fill(const Index& ptr, const Index& ind, int64_t num_entries,
+                                          const BlockWindow& w) {
     return ind.wide ? fill_as(ptr, static_cast<const long long*>(ind.data), num_entries, w)
                     : fill_as(ptr, static_cast<const int*>(ind.data), num_entries, w);
   }
@@ -22,7 +23,8 @@ struct EdgeMask {
 
  private:
   template <class I>
-  __device__ __forceinline__ int64_t fill_as(const Index& ptr, const I* ind, int64_t num_entries, const Window& w) {
+  __device__ __forceinline__ int64_t fill_as(const Index& ptr, const I* ind, int64_t num_entries,
+                                             const BlockWindow& w) {
     using U = std::make_unsigned_t<I>;
     static_assert(kLanes == 2);
     constexpr int kUnroll = 8;

@@ -84,12 +84,13 @@ cudaError_t compress(const Compress& task, void* workspace, size_t& workspace_by
 // Adds the blocks of tiles to blocks [1], unless *counted is not 0.
 cudaError_t count_blocks(const FindTiles& task, const int* counted, cudaStream_t stream);
 
-// Masks of a graph's rows, or, of its CSC, of its columns: [num_nodes, kMaskWords], see tile_geometry.h.
+// Windows of a graph's tiles (may be null), and masks of its rows, or, of its CSC, of its columns: [num_nodes,
+// kMaskWords], see tile_geometry.h.
 struct MakeMasks {
   Index ptr, ind;  // compressed rows or columns
   int64_t num_nodes, num_edges;
   const int* tiles;
-  int* masks;
+  int *windows, *masks;
 };
 cudaError_t make_masks(const MakeMasks& task, cudaStream_t stream);
 

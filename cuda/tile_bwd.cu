@@ -103,8 +103,8 @@ template <Score score, class S>
 constexpr int kStagesBytes = kWindowsBytes<score, S> + RowChunks<score, S>::kBytes;
 
 template <Score score, class S, bool kPositions>
-__device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w, int h,
-                                            WindowMasks& masks, unsigned char* stages) {
+__device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
+                                            int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   masks.stage(a.row_masks, w);
   const WindowRows<S> grads{stages}, queries{stages + WindowRows<S>::kBytes};
@@ -113,19 +113,21 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   RowChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, a.value, h), Rows<S>(a, a.src, h), w);
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
+  RowTerms row[2];
+#pragma unroll
+  for (int v = 0; v < 2; ++v) row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), 0};
   wait_for_copies();
   Rows<S>::prepare(grads);
   if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
   auto [active, mine, others] = masks.read<kPositions>(w);
 
-  RowTerms row[2];
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     float delta = out[v].dot(grads, window_row(v));
     if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i[v], h));
     if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
-    row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), delta};
+    row[v].delta = delta;
   }
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions> edges(masks, places, others);
@@ -196,7 +198,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
 }
 
 template <Score score, class S, bool kPositions>
-__device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const Window& w,
+__device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
                                                int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   masks.stage(a.column_masks, w);
@@ -204,12 +206,6 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   Rows<S>(a, a.value, h).stage(values, w.first, w.first + w.count);
   if (kNeedsDots) Rows<S>(a, a.src, h).stage(keys, w.first, w.first + w.count);
   ColumnChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, g.grad_out, h), Rows<S>(a, a.dst, h), w);
-  wait_for_copies();
-  Rows<S>::prepare(values);
-  if (kNeedsDots) Rows<S>::prepare(keys);
-  __syncthreads();
-  auto [active, mine, others] = masks.read<kPositions>(w);
-
   int node[2];
   float src[2];
 #pragma unroll
@@ -217,6 +213,12 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     node[v] = w.node(window_row(v));
     src[v] = src_term<score>(a, node[v], h);
   }
+  wait_for_copies();
+  Rows<S>::prepare(values);
+  if (kNeedsDots) Rows<S>::prepare(keys);
+  __syncthreads();
+  auto [active, mine, others] = masks.read<kPositions>(w);
+
   const Places places(a.colptr, a.num_edges, w);
   MaskRows<kPositions> edges(masks, places, others);
   const Dropout dropout(a);
@@ -301,8 +303,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
                     int heads_of_block) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
-  Window w;
-  if (!find_window(a, w)) return;
+  BlockWindow w;
+  if (!read_window(a, w)) return;
   for_heads<S>(a.heads, heads_of_block, [&](int h) {
     if constexpr (kRows) {
       rows_window<score, S, kPositions>(a, g, w, h, masks, stages);

@@ -21,7 +21,7 @@ class Chunks {
 
   // Starts to copy the tile's first chunk, if it is worth while before edges are known.
   __device__ __forceinline__ Chunks(unsigned char* buffers, const Rows<S>& first, const Rows<S>& second,
-                                    const Window& w)
+                                    const BlockWindow& w)
       : first_(first), second_(second), begin_(w.begin), end_(w.end), buffers_(buffers), left_(w.is_narrow()) {
     start();
   }

@@ -26,19 +26,14 @@ template <Score score, class S, bool kWarpgroup>
 constexpr int kStagesBytes = kQueriesBytes<score, S> + ForwardChunks<score, S, kWarpgroup>::kBytes;
 
 template <Score score, class S, bool kPositions>
-__device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs, const Window& w,
-                                               int h, WindowMasks& masks, unsigned char* stages) {
+__device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs,
+                                               const BlockWindow& w, int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   masks.stage(a.row_masks, w);
   const WindowRows<S> queries{stages};
   if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
   ForwardChunks<score, S, S::kWarpgroup> chunks(stages + kQueriesBytes<score, S>,
                                                 Rows<S>(a, kNeedsDots ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
-  wait_for_copies();
-  if (kNeedsDots) Rows<S>::prepare(queries);
-  __syncthreads();
-  auto [active, mine, others] = masks.read<kPositions>(w);
-
   int i[2];
   float dst[2], m[2], sum[2] = {};
 #pragma unroll
@@ -47,6 +42,11 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     dst[v] = dst_term<score>(a, i[v], h);
     m[v] = -INFINITY;
   }
+  wait_for_copies();
+  if (kNeedsDots) Rows<S>::prepare(queries);
+  __syncthreads();
+  auto [active, mine, others] = masks.read<kPositions>(w);
+
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions> edges(masks, places, others);
   const Dropout dropout(a);
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
                     int heads_of_block) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
-  Window w;
-  if (!find_window(a, w)) return;
+  BlockWindow w;
+  if (!read_window(a, w)) return;
   for_heads<S>(a.heads, heads_of_block,
                [&](int h) { forward_window<score, S, kPositions>(a, outputs, w, h, masks, stages); });
 }

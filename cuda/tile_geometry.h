@@ -3,6 +3,12 @@
 
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define DFGNN_ANYWHERE __host__ __device__
+#else
+#define DFGNN_ANYWHERE
+#endif
+
 namespace dfgnn::cuda::tile {
 
 constexpr int kStride = 64;     // tiles begin at multiples of it, or at the first boundary after
@@ -22,22 +28,28 @@ constexpr int kNoLast = kMaxChunks * kChunk;
 
 // Whether heads of that size, in numbers of so many bytes, have kernels: rows are made of 16-byte pieces, and double
 // has no tensor cores here.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim) {
+DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim) {
   return number_bytes <= 4 && head_dim <= 128 && head_dim * number_bytes % 16 == 0;
 }
 
-// Numbers that say where tiles begin, and, with masks behind them, where the rows' begin; then come the columns'. I:
-// int64_t, or a symbolic integer.
+// Numbers that say where tiles begin, and, with masks behind them, where windows begin, a Window for each block, and
+// where the masks of rows begin; then come the columns'. I: int64_t, or a symbolic integer.
 template <class I>
 constexpr I boundaries_of(const I& nodes) {
   return (nodes + (kStride - 1)) / kStride + 1;
 }
 template <class I>
+constexpr I window_blocks(const I& strides) {
+  return strides * 2;
+}
+constexpr int kWindowWords = 4;
+template <class I>
+constexpr I windows_begin(const I& nodes) {
+  return (boundaries_of(nodes) + (kWindowWords - 1)) / kWindowWords * kWindowWords;  // they are read whole
+}
+template <class I>
 constexpr I masks_begin(const I& nodes) {
-  return (boundaries_of(nodes) + 1) / 2 * 2;  // they are read by twos
+  return windows_begin(nodes) + window_blocks(boundaries_of(nodes) - 1) * kWindowWords;
 }
 template <class I>
 constexpr I size_with_masks(const I& nodes) {
@@ -63,12 +75,50 @@ constexpr TileParts parts_of(int64_t size, int64_t nodes) {
 }
 
 // Rows of the windows of a tile of that many nodes.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr int window_rows(int nodes) {
+DFGNN_ANYWHERE constexpr int window_rows(int nodes) {
   const int windows = (nodes + kWindow - 1) / kWindow;
   return ((nodes + windows - 1) / windows + kWarpRows - 1) / kWarpRows * kWarpRows;
 }
 
+// The rows that a block takes of a tile: first, and how many, of nodes [begin, end).
+struct Window {
+  int begin, end, first, count;
+};
+static_assert(sizeof(Window) == kWindowWords * sizeof(int));
+
+// The window of a block of window_blocks(strides), without rows if it has none. Of the first `strides` blocks, block t
+// has the first window of the tile that begins in [64 t, 64 t + 64), or, where none does, that window of an earlier
+// tile which comes t - its block later. Where that block has a tile of its own (at the end of a tile), block strides +
+// t of the tile's first block t has its last window. boundary(t): where tile t begins, ascending.
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable  // `boundary` may be for one side alone
+#endif
+template <class Boundary>
+DFGNN_ANYWHERE Window find_window(int block, int strides, int nodes, const Boundary& boundary) {
+  const bool is_last = block >= strides;
+  const int t = block - (is_last ? strides : 0), end = boundary(t + 1);
+  int owner = t, begin = boundary(t);
+  if (begin >= end) {
+    if (is_last || begin <= t * kStride) return {};
+    owner = t - 1;  // the last with an earlier boundary; most likely this
+    if (boundary(owner) >= end) {
+      int low = 0;
+      while (owner - low > 1) {
+        const int middle = (low + owner) / 2;
+        (boundary(middle) < end ? low : owner) = middle;
+      }
+      owner = low;
+    }
+    begin = boundary(owner);
+    if (begin >= end) return {};
+  }
+  const int size = window_rows(end - begin), last = (end - begin - 1) / size;
+  if (is_last && (last == 0 || (t + last + 1) * kStride <= end || end >= nodes)) return {};
+  const int first = begin + (is_last ? last : t - owner) * size;
+  if (first >= end) return {};
+  return {begin, end, first, size < end - first ? size : end - first};
+}
+
 }  // namespace dfgnn::cuda::tile
+
+#undef DFGNN_ANYWHERE

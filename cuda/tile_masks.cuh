@@ -17,7 +17,7 @@ struct WindowMasks {
   alignas(8) int rows[kWindow][kMaskWords];
 
   // Starts to copy what the tile's chunks need.
-  __device__ __forceinline__ void stage(const int* masks, const Window& w) {
+  __device__ __forceinline__ void stage(const int* masks, const BlockWindow& w) {
     constexpr int kLanes = kThreads / kWindow, kPiece = 2;  // of a row; words
     const int row = threadIdx.x / kLanes, words = min(2 + w.chunks(), kMaskWords);
     if (row >= w.count) return;
@@ -30,7 +30,7 @@ struct WindowMasks {
 
   // kPositions: whether places of edges are asked for.
   template <bool kPositions>
-  __device__ __forceinline__ WindowEdges read(const Window& w) const {
+  __device__ __forceinline__ WindowEdges read(const BlockWindow& w) const {
     constexpr uint32_t kSingle = kPositions ? kMaskIrregular | kMaskDisordered : kMaskIrregular;
     const int lane = threadIdx.x % kWarp, warp_first = static_cast<int>(threadIdx.x) / kWarp * kWarpRows;
     const auto chunks_of = [&](int row) -> uint32_t {
@@ -57,7 +57,7 @@ __device__ __forceinline__ bool has_edge_terms(const Typed<T>& a) {
 // Places of edges in the compressed form, counted from those of a window's first row.
 class Places {
  public:
-  __device__ __forceinline__ Places(const Index& ptr, int64_t num_entries, const Window& w)
+  __device__ __forceinline__ Places(const Index& ptr, int64_t num_entries, const BlockWindow& w)
       : ptr_(ptr),
         num_entries_(num_entries),
         window_first_(w.first),

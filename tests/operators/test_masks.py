@@ -1,13 +1,14 @@
 """with_masks: edges as bits, against a plain count, and the tile kernels that read them."""
 
 from itertools import pairwise
+from math import ceil
 
 import graphs
 import pytest
 import torch
 from calls import SCORES, backward_arguments, make_operands, operator
 from graphs import Csr
-from tilings import CHUNK, MAX_CHUNKS, make_tests, rows_of
+from tilings import CHUNK, MAX_CHUNKS, WARP_ROWS, WINDOW, make_tests, rows_of
 
 ops = torch.ops.dfgnn
 
@@ -45,11 +46,30 @@ def expected_mask(row: list[int], begin: int, end: int) -> list[int]:
     return [first, inside[-1] if descends else NO_LAST, *words]
 
 
+def expected_windows(tiles: list[int]) -> list[tuple[int, int, int, int]]:
+    """Of all tiles, 64 rows or less, in multiples of 16 that are about as large: the tile's first
+    node and the one behind its last, the window's first and how many."""
+    windows = []
+    for begin, end in pairwise(tiles):
+        if begin == end:
+            continue
+        count = ceil((end - begin) / WINDOW)
+        size = ceil(ceil((end - begin) / count) / WARP_ROWS) * WARP_ROWS
+        windows += [
+            (begin, end, first, min(size, end - first)) for first in range(begin, end, size)
+        ]
+    return windows
+
+
 def check(graph: Csr) -> None:
     tiles, found = masks_of(graph)
     nodes, count = graph.num_dst, tiles.numel()
-    begin = count + count % 2
+    first = -(-count // 4) * 4
+    begin = first + 2 * (count - 1) * 4
     assert found.dtype == torch.int32
+    windows = [tuple(w) for w in found[first:begin].view(-1, 4).tolist() if w[3] > 0]
+    assert sorted(windows) == expected_windows(tiles.tolist())
+    assert not found[count:first].any()
     assert found.numel() == begin + 2 * nodes * WORDS
     assert torch.equal(found[:count], tiles)
     _, _, _, colptr, row = arguments_of(graph)
@@ -135,7 +155,7 @@ def test_graphs_that_are_none(device):
         tiles = torch.tensor(tiles, dtype=torch.int32, device=device)
         found = ops.with_masks(tiles, rowptr, col, rowptr, col)
         assert found[: tiles.numel()].tolist() == tiles.tolist()
-        assert found.cpu().numel() == 2 + 2 * 5 * WORDS
+        assert found.cpu().numel() == 4 + 2 * 4 + 2 * 5 * WORDS
 
 
 def test_framework(device):

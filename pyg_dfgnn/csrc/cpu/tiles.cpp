@@ -131,6 +131,14 @@ class TileFinder {
   int64_t num_nodes_, num_edges_;
 };
 
+void make_windows(const int* tiles, int nodes, int* windows) {
+  const int strides = boundaries_of(nodes) - 1;
+  for (int block = 0; block < window_blocks(strides); ++block, windows += kWindowWords) {
+    const Window w = find_window(block, strides, nodes, [&](int t) { return std::clamp(tiles[t], 0, nodes); });
+    std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, windows);
+  }
+}
+
 template <class Index>
 void with_masks(const at::Tensor& rowptr, const at::Tensor& col, const at::Tensor& colptr, const at::Tensor& row,
                 const int* tiles, int* masks) {
@@ -185,7 +193,10 @@ at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, con
   const auto result = at::zeros({size_with_masks(nodes)}, tiles.options());
   result.narrow(0, 0, boundaries_of(nodes)).copy_(tiles);
   const auto make = rowptr.scalar_type() == at::kLong ? with_masks<int64_t> : with_masks<int32_t>;
-  make(rowptr, col, colptr, row, tiles.const_data_ptr<int>(), result.mutable_data_ptr<int>() + masks_begin(nodes));
+  const auto* boundaries = tiles.const_data_ptr<int>();
+  auto* to = result.mutable_data_ptr<int>();
+  make_windows(boundaries, static_cast<int>(nodes), to + windows_begin(nodes));
+  make(rowptr, col, colptr, row, boundaries, to + masks_begin(nodes));
   return result;
 }
 

@@ -46,6 +46,7 @@ cuda::Attention operands_of(const Attention& a) {
   const auto* tiles = static_cast<const int*>(data_of(a.tiles));
   const auto size = a.tiles.defined() && a.tiles.scalar_type() == at::kInt ? a.tiles.numel() : 0;
   const auto parts = cuda::tile::parts_of(size, a.num_dst());
+  const auto* windows = parts.masks ? tiles + cuda::tile::windows_begin(a.num_dst()) : nullptr;
   const auto* masks = parts.masks ? tiles + cuda::tile::masks_begin(a.num_dst()) : nullptr;
   const auto* list = parts.list ? tiles + size - cuda::tile::size_of_list(a.num_dst()) : nullptr;
   return {type_of(a.value),
@@ -74,6 +75,7 @@ cuda::Attention operands_of(const Attention& a) {
           static_cast<const int64_t*>(data_of(a.seed)),
           index_of(a.tiles),
           cuda::tile::boundaries_of(a.num_dst()) - 1,
+          windows,
           masks,
           masks ? masks + a.num_dst() * cuda::tile::kMaskWords : nullptr,
           a.max_degree,

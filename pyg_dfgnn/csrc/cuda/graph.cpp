@@ -92,16 +92,16 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   const int64_t nodes = rowptr.numel() - 1;
   const auto result = at::empty({cuda::tile::size_with_masks(nodes)}, tiles.options().dtype(at::kInt));
   auto* to = result.mutable_data_ptr<int>();
-  auto* masks = to + cuda::tile::masks_begin(nodes);
+  auto *windows = to + cuda::tile::windows_begin(nodes), *masks = to + cuda::tile::masks_begin(nodes);
   const auto stream = c10::cuda::getCurrentCUDAStream();
-  const int64_t boundaries = cuda::tile::boundaries_of(nodes), unused = masks - to - boundaries;
+  const int64_t boundaries = cuda::tile::boundaries_of(nodes), unused = windows - to - boundaries;
   C10_CUDA_CHECK(cudaMemcpyAsync(to, tiles.const_data_ptr<int>(), boundaries * sizeof(int), cudaMemcpyDefault, stream));
   C10_CUDA_CHECK(cudaMemsetAsync(to + boundaries, 0, unused * sizeof(int), stream));
-  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* of) {
-    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), to, of}, stream));
+  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* windows, int* masks) {
+    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), to, windows, masks}, stream));
   };
-  make(rowptr, col, masks);
-  if (colptr.defined()) make(colptr, row, masks + nodes * cuda::tile::kMaskWords);
+  make(rowptr, col, windows, masks);
+  if (colptr.defined()) make(colptr, row, nullptr, masks + nodes * cuda::tile::kMaskWords);
   return result;
 }
 
