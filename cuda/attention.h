@@ -50,7 +50,7 @@ struct Attention {
   const void *a_edge, *bias;          // A [num_edges, heads] or null
   double scale, negative_slope, dropout_p;
   const int64_t* seed;  // on the device; null without dropout
-  // Of the tile kernels: where tiles begin, [num_tiles + 1], windows, and masks of rows, and backward of columns
+  // Where tiles begin, [num_tiles + 1]; of the tile kernels, windows, and masks of rows, and backward of columns
   // (graph.h)
   Index tiles;
   int64_t num_tiles;

@@ -1,3 +1,4 @@
+// Two arrays of numbers in another type, a thread a number.
 #include "casts.h"
 #include "fragment.cuh"
 

@@ -22,7 +22,7 @@ struct Findings {
   int loose;      // or it is in that of rows, but not within a row;
   int gaps;       // pointers of many nodes in a row without edges are missing;
   int wide;       // a tile is too wide
-  int next_tile;  // for a block to take, after its first
+  int next_tile;  // how many blocks have taken after their first ones
   int has_rows, has_tiles;
   int transposed;  // the other form, and the number of blocks are there, unless a tile is too wide;
   int counted;     // the number is
@@ -71,9 +71,8 @@ class SortedList {
 
  private:
   enum class Order { none, by_dst, by_src };
-  static constexpr int kMaxGap = 32;   // pointers that one thread stores, of nodes without edges and the next
-  static constexpr int kRunEdges = 4;  // of a thread, in a warp's run
-
+  static constexpr int kMaxGap = 32;     // pointers that one thread stores, of nodes without edges in a row
+  static constexpr int kRunEdges = 4;    // of a thread, in a warp's run
   static constexpr int kGuessEdges = 8;  // of a thread that guesses
 
   struct Ends {
@@ -167,8 +166,8 @@ class SortedList {
         put_loop(i, ptr[i]);
       }
     };
-    const auto join = [&](int node,
-                          int other) {  // that many edges of the node or of those between reach; it may be bad
+    // The ends of a node's first or last edge, which count where the second is the larger; the first may be bad.
+    const auto join = [&](int node, int other) {
       if (static_cast<unsigned>(node) < joined) search_.add(node, other);
     };
     const auto ends_of = [](const typename Coo::Loaded& edge) -> Ends {
@@ -200,7 +199,8 @@ class SortedList {
           ptr[x.major] = to;
           join(x.minor, x.major);
           join(before.major, before.minor);
-          if (x.major - before.major > 1) skip(max(before.major + 1, 0), x.major, e);  // the edge before may be bad
+          const int last_before = max(before.major, -1);  // the edge before may be bad
+          if (last_before < x.major - 1) skip(last_before + 1, x.major, e);
           if (before.minor < before.major) put_loop(before.major, e + loops_before(before.major));
         } else {
           loose |= x.minor <= before.minor;

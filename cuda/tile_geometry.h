@@ -99,7 +99,7 @@ DFGNN_ANYWHERE Window find_window(int block, int strides, int nodes, const Bound
   const int t = block - (is_last ? strides : 0), end = boundary(t + 1);
   int owner = t, begin = boundary(t);
   if (begin >= end) {
-    if (is_last || begin <= t * kStride) return {};
+    if (is_last || t == 0 || begin <= t * kStride) return {};
     owner = t - 1;  // the last with an earlier boundary; most likely this
     if (boundary(owner) >= end) {
       int low = 0;

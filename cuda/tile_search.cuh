@@ -12,7 +12,7 @@ namespace dfgnn::cuda {
 class TileSearch {
  public:
   struct Arrays {
-    int* reach;        // [nodes]; 0 where start() has not been called
+    int* reach;        // [nodes]; zeros before add(), of start() or of the caller
     int *sums, *ends;  // [blocks]
   };
   using Storage = BlockSums<int>::Storage;
@@ -24,7 +24,7 @@ class TileSearch {
     for (int64_t i = grid_thread(); i < nodes_; i += grid_threads()) w_.reach[i] = 0;
   }
 
-  // Takes edges between nodes from `first` to `last`, of which these two are joined to a third.
+  // Takes an edge between these two, or edges of both to a third.
   __device__ void add(int first, int last) {
     if (last > first) atomicMax(&w_.reach[first], last);
   }
@@ -66,7 +66,7 @@ class TileSearch {
     const Share mine = block_share(nodes_);
     for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
       const int node = static_cast<int>(first) + static_cast<int>(threadIdx.x);
-      const bool ends_here = node < mine.end && is_boundary(node + 1);
+      const bool ends_here = node < mine.end && w_.reach[node] == node;
       int last;
       const int until = max(before, scan_before(ends_here ? node + 1 : 0, last));
       before = max(before, last);
@@ -106,8 +106,6 @@ class TileSearch {
 
   // A node reaches itself.
   __device__ int reach_of(int64_t i) const { return max(w_.reach[i], static_cast<int>(i)); }
-
-  __device__ bool is_boundary(int node) const { return node == 0 || w_.reach[node - 1] == node - 1; }
 
   // The largest value of this thread and those before; `all`: of the block.
   __device__ int scan(int value, int& all) {

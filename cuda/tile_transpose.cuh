@@ -139,7 +139,7 @@ class TileTranspose {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) next[u] = ind_[max(min(e + u, end - 1), some_edge)];
     };
-    if (some_edge == s_.begin[nodes_] || first >= nodes_) return;
+    if (first >= nodes_) return;
     begin_line();
     load();
     while (first < nodes_) {

@@ -1,4 +1,4 @@
-// Tiles of a graph, what they cost, their list and sizes, and the masks of its nodes.
+// Tiles of a graph, what they cost, their list and sizes, their windows, and the masks of its nodes.
 #include <algorithm>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>

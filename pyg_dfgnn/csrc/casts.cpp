@@ -1,15 +1,11 @@
 #include "casts.h"
 
 namespace dfgnn {
-namespace {
-
-bool is_narrow(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
-
-}  // namespace
 
 std::pair<at::Tensor, at::Tensor> cast_both(const at::Tensor& a, at::ScalarType a_type, const at::Tensor& b,
-                                            at::ScalarType b_type, By by) {
+                                            at::ScalarType b_type, [[maybe_unused]] By by) {
 #ifdef DFGNN_WITH_CUDA
+  const auto is_narrow = [](at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; };
   const auto from = a.scalar_type();
   const bool is_cast = (is_narrow(from) && a_type == at::kFloat) || (from == at::kFloat && is_narrow(a_type));
   const bool alike = b.scalar_type() == from && a_type == b_type && b.device() == a.device();

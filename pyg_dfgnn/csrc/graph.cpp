@@ -72,8 +72,9 @@ Tiles find_tiles(const at::Tensor& rowptr, const at::Tensor& col) {
   return kernel(rowptr.contiguous(), col.contiguous());
 }
 
-// The tiles with masks behind them: for each node its edges in its tile as bits, first of all rows, then of all columns
-// (tile_geometry.h). They are what the tile kernels read in the place of the edges, and would be made for every call.
+// The tiles with windows and masks behind them: the rows that each block takes, and for each node its edges in its tile
+// as bits, first of all rows, then of all columns (tile_geometry.h). They are what the tile kernels read in the place
+// of the edges, and would be made for every call.
 template <auto kernel>
 at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                       const at::Tensor& colptr, const at::Tensor& row) {

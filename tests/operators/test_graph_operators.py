@@ -200,6 +200,7 @@ BATCHES = {
     "too_wide": batch_coo([20, 577, 30], 0.05),
     "sparse_widest": batch_coo([576, 3, 575, 40], 0.01),
     "sparse_too_wide": batch_coo([40, 600, 70], 0.01),
+    "wide_last": batch_coo([70] * 300 + [600], 0.02),
     "full": batch_coo([40, 70], 1.0),
 }
 

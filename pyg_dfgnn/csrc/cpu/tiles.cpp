@@ -1,5 +1,6 @@
 // find_tiles_cpu: where edges leave a graph's nodes free to be cut, and what the tile kernels would do there;
-// with_masks_cpu: the edges there as bits; list_tiles_cpu and tile_sizes_cpu: what there is of tiles.
+// with_masks_cpu: windows of rows, and the edges there as bits; list_tiles_cpu and tile_sizes_cpu: what there is of
+// tiles.
 #include <algorithm>
 #include <array>
 #include <bitset>
