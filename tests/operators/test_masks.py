@@ -61,16 +61,21 @@ def expected_windows(tiles: list[int]) -> list[tuple[int, int, int, int]]:
     return windows
 
 
+def windows_in(tiles: torch.Tensor) -> slice:
+    """Where with_masks puts windows behind these tiles; the masks begin where they end."""
+    begin = ceil(tiles.numel() / 4) * 4
+    return slice(begin, begin + 2 * (tiles.numel() - 1) * 4)
+
+
 def check(graph: Csr) -> None:
     tiles, found = masks_of(graph)
     nodes, count = graph.num_dst, tiles.numel()
-    first = -(-count // 4) * 4
-    begin = first + 2 * (count - 1) * 4
+    places = windows_in(tiles)
     assert found.dtype == torch.int32
-    windows = [tuple(w) for w in found[first:begin].view(-1, 4).tolist()]
+    windows = [tuple(w) for w in found[places].view(-1, 4).tolist()]
     assert sorted(w for w in windows if any(w)) == expected_windows(tiles.tolist())
-    assert not found[count:first].any()
-    assert found.numel() == begin + 2 * nodes * WORDS
+    assert not found[count : places.start].any()
+    assert found.numel() == places.stop + 2 * nodes * WORDS
     assert torch.equal(found[:count], tiles)
     _, _, _, colptr, row = arguments_of(graph)
     rows = rows_of(graph)
@@ -82,7 +87,7 @@ def check(graph: Csr) -> None:
         for side in (rows, columns)
         for edges, bound in zip(side, bounds, strict=True)
     ]
-    masks = found[begin:].view(-1, WORDS).long() & 0xFFFFFFFF
+    masks = found[places.stop :].view(-1, WORDS).long() & 0xFFFFFFFF
     assert masks.tolist() == expected
 
 
@@ -115,11 +120,10 @@ def test_masks_that_are_none(score, edge_terms, rubbish, device):
     """What follows is not said, but safe."""
     graph = graphs.make("batch", device)
     tiles, given = masks_of(graph)
-    count = tiles.numel()
-    windows = slice(-(-count // 4) * 4, given.numel() - 2 * graph.num_dst * WORDS)
+    windows = windows_in(tiles)
     random = torch.randint_like(given, -(1 << 31), 1 << 31)
     if rubbish == "boundaries":  # from which masks are made
-        given = random[:count] % (2 * graph.num_dst)
+        given = random[: tiles.numel()] % (2 * graph.num_dst)
     else:
         given[windows.stop :] = random[windows.stop :]
         if rubbish == "windows":
