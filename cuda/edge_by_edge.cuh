@@ -38,7 +38,7 @@ class LaneFeatures {
   }
 
  private:
-  static constexpr int kCount = kFeatures / kWarp;
+  static constexpr int kCount = (kFeatures + kWarp - 1) / kWarp;
   __device__ __forceinline__ static int feature(int k) { return threadIdx.x % kWarp + k * kWarp; }
   float x_[kCount] = {};
 };

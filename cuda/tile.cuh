@@ -18,19 +18,23 @@ namespace dfgnn::cuda::tile {
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 static_assert(kWindow == kWarps * kWarpRows);
 
-// Features of a head are padded to kFeatures with zeros.
-template <class T_, int kFeatures_, bool kTf32 = false>
+// Rows of kHeads heads side by side, each padded with zeros; kFeatures are those of all.
+template <class T_, int kFeatures_, bool kTf32 = false, int kHeads_ = 1>
 struct Shape {
   using T = T_;
-  static constexpr int kFeatures = kFeatures_;
-  // Whether rows become scaled halves in shared memory, and whether low parts follow the high ones.
-  static constexpr bool kScaled = sizeof(T) == 4, kSplit = kScaled && !kTf32;
+  static constexpr int kFeatures = kFeatures_, kHeads = kHeads_, kHeadFeatures = kFeatures / kHeads;
+  // Whether numbers are multiplied as high and low parts; whether rows stay whole in shared memory until then
+  // (tile_tf32.cuh), or become scaled halves there, which low parts follow.
+  static constexpr bool kSplit = sizeof(T) == 4 && !kTf32;
+  static constexpr bool kSmall = kFeatures == 32;
+  static constexpr bool kWhole = sizeof(T) == 4 && kSmall, kScaled = sizeof(T) == 4 && !kWhole;
   using Factor = std::conditional_t<kScaled, __half, T>;  // of products
   static constexpr int kRowBytes = kFeatures * sizeof(T), kPartBytes = kFeatures * sizeof(Factor);
+  static constexpr int kHeadBytes = kRowBytes / kHeads, kHeadPartBytes = kPartBytes / kHeads;
   // Matrices lie in shared memory in panels of that much of each row.
   static constexpr int kPanelBytes = kRowBytes < warpgroup::kPanelBytes ? kRowBytes : warpgroup::kPanelBytes;
   // Whether a whole warpgroup can make a product together, and does.
-  static constexpr bool kForWarpgroup = kPartBytes % warpgroup::kPanelBytes == 0;
+  static constexpr bool kForWarpgroup = !kSmall && kPartBytes % warpgroup::kPanelBytes == 0;
   static constexpr bool kWarpgroup = kForWarpgroup && warpgroup::kHasWarpgroups;
 };
 
@@ -74,22 +78,25 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 
 constexpr int kMatrixAlignment = 8 * warpgroup::kPanelBytes;  // rows of a panel are swizzled by eights
 
-// Rows of features, at a multiple of kMatrixAlignment. Pieces of 16 bytes change places as wgmma has it
-// (warpgroup.cuh), so that no reader meets a bank conflict.
+// Rows of features, at a multiple of kMatrixAlignment. So that no reader meets a bank conflict, pieces of 16 bytes
+// change places as wgmma has it (warpgroup.cuh), or, where S::kSmall, rows lie 16 bytes apart, with addresses that are
+// simpler.
 template <class S, int kRows>
 struct Matrix {
-  static constexpr int kPanelStride = kRows * S::kPanelBytes, kScalesBegin = kRows * S::kRowBytes;
+  static constexpr int kRowStride = S::kPanelBytes + (S::kSmall ? 16 : 0), kPanelStride = kRows * kRowStride;
+  static constexpr int kScalesBegin = S::kRowBytes / S::kPanelBytes * kPanelStride;
   static constexpr int kBytes = kScalesBegin + (S::kScaled ? kMatrixAlignment : 0);
-  static_assert(kScalesBegin % kMatrixAlignment == 0 && kRows * sizeof(float) <= kMatrixAlignment);
+  static_assert((S::kSmall || kScalesBegin % kMatrixAlignment == 0) && kRows * sizeof(float) <= kMatrixAlignment);
 
   unsigned char* bytes;
 
   // Where a piece of a row is.
   __device__ __forceinline__ static int place(int row, int piece) {
     constexpr int kPieces = S::kPanelBytes / 16;
-    return piece / kPieces * kPanelStride + row * S::kPanelBytes + (piece % kPieces ^ swizzle(row)) * 16;
+    return piece / kPieces * kPanelStride + row * kRowStride + (piece % kPieces ^ swizzle(row)) * 16;
   }
   __device__ __forceinline__ static int swizzle(int row) {
+    if constexpr (S::kSmall) return 0;
     return row * S::kPanelBytes / warpgroup::kPanelBytes % (S::kPanelBytes / 16);
   }
 
@@ -116,7 +123,7 @@ struct Piece {
     const Vector high = vector(piece);
 #pragma unroll
     for (int i = 0; i < kNumbers; ++i) x[i] = number(high, i);
-    if constexpr (S::kSplit) {
+    if constexpr (S::kScaled && S::kSplit) {
       const Vector low = vector(S::kFeatures / kNumbers + piece);
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) {
@@ -142,10 +149,10 @@ struct Piece {
 // [tile][2 v + column].
 using Logits = float[kChunk / 8][4];
 
-// Sums of features, the same way.
+// Sums of a head's features, the same way.
 template <class S>
 struct Features {
-  float tiles[S::kFeatures / 8][4] = {};
+  float tiles[S::kHeadFeatures / 8][4] = {};
   int exponents[2] = {253, 253};  // where kScaled: row v is held times power_of_two(exponents[v])
 
   __device__ __forceinline__ void scale(const float (&by)[2]) {
@@ -179,11 +186,11 @@ __device__ __forceinline__ void store_row(const Features<S>& acc, int v, float s
   const int feature = 2 * lane_in_group(), left = features - feature;
   const float held = S::kScaled ? power_of_two(254 - acc.exponents[v]) : 1;
 #pragma unroll
-  for (int n = 0; n < S::kFeatures / 8; ++n) {
+  for (int n = 0; n < S::kHeadFeatures / 8; ++n) {
     if (8 * n >= left) break;
     const float x = acc.tiles[n][2 * v] * scale * held, y = acc.tiles[n][2 * v + 1] * scale * held;
     auto* to = row + feature + 8 * n;
-    if constexpr (S::kScaled) {
+    if constexpr (sizeof(typename S::T) == 4) {
       *reinterpret_cast<float2*>(to) = make_float2(x, y);
     } else {
       *reinterpret_cast<uint32_t*>(to) = pack<typename S::T>(x, y);

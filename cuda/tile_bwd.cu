@@ -20,7 +20,14 @@ struct RowTerms {
 
   template <Score score, class T>
   __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, int i, int h) {
-    return {dst_term<score>(a, i, h), a.at(g.lse, a.scalar(i, h)), a.at(g.delta, a.scalar(i, h))};
+    return {dst_term<score>(a, i, h), lse_of(a, g, i, h), a.at(g.delta, a.scalar(i, h))};
+  }
+
+  // That of a row without edges is no number to subtract from masks; any will do.
+  template <class T>
+  __device__ __forceinline__ static float lse_of(const Typed<T>& a, const Gradients& g, int i, int h) {
+    const float lse = a.at(g.lse, a.scalar(i, h));
+    return lse == -INFINITY ? 0 : lse;
   }
 
   // Those of a chunk's row, this being what a lane has, of the row of its number.
@@ -31,7 +38,7 @@ struct RowTerms {
   }
 };
 
-// A quarter of a row of `out`, which the four lanes of an accumulator row share.
+// A quarter of each head of a row of `out`, which the four lanes of an accumulator row share.
 template <class S>
 class OutPieces {
  public:
@@ -39,42 +46,44 @@ class OutPieces {
 
   // All loads are under way at a time.
   __device__ __forceinline__ OutPieces(const Typed<T>& a, const Gradients& g, int node, int h) {
-    const T* out = a.features(g.out, node, h);
+    for_heads<S>(a.heads, h, [&](int k) {
+      const T* out = a.features(g.out, node, h + k);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const int feature = piece(k) * kNumbers;
-      pieces_[k] = feature < a.head_dim ? *reinterpret_cast<const uint4*>(out + feature) : uint4{};
-    }
+      for (int x = 0; x < kCount; ++x) {
+        const int feature = piece(x) * kNumbers;
+        pieces_[k][x] = feature < a.head_dim ? *reinterpret_cast<const uint4*>(out + feature) : uint4{};
+      }
+    });
   }
 
-  // <grad_out, out>, grad_out being a row in shared memory.
-  __device__ __forceinline__ float dot(const WindowRows<S>& grads, int row) const {
+  // <grad_out, out> of head k, grad_out being a row in shared memory.
+  __device__ __forceinline__ float dot(const WindowRows<S>& grads, int row, int k) const {
     float sum = 0;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const Piece<S> x(grads, row, piece(k));
-      const T* y = reinterpret_cast<const T*>(&pieces_[k]);
+    for (int x = 0; x < kCount; ++x) {
+      const Piece<S> grad(grads, row, k * kPieces + piece(x) % kPieces);
+      const T* out = reinterpret_cast<const T*>(&pieces_[k][x]);
 #pragma unroll
-      for (int f = 0; f < kNumbers; ++f) sum += x.x[f] * to_accumulate(y[f]);
+      for (int f = 0; f < kNumbers; ++f) sum += grad.x[f] * to_accumulate(out[f]);
     }
     return lanes_sum<kLanes>(sum);
   }
 
  private:
-  static constexpr int kLanes = 4, kNumbers = Piece<S>::kNumbers, kCount = S::kRowBytes / 16 / kLanes;
-  static __device__ __forceinline__ int piece(int k) { return k * kLanes + lane_in_group(); }
-  uint4 pieces_[kCount];
+  static constexpr int kLanes = 4, kNumbers = Piece<S>::kNumbers, kPieces = S::kHeadBytes / 16;
+  static constexpr int kCount = (kPieces + kLanes - 1) / kLanes;
+  static __device__ __forceinline__ int piece(int x) { return x * kLanes + lane_in_group(); }
+  uint4 pieces_[S::kHeads][kCount];
 };
 
-// As edge_gradient; the edge may be none (`has`), which makes all of it 0. keep: 1 without kPositions.
+// As edge_gradient, with a mask, which makes all of it 0 where there is no edge. keep: 1 without kPositions.
 template <Score score, bool kPositions, class T>
-__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a, bool has, float dot, float dp,
+__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a, float mask, float dot, float dp,
                                                                const RowTerms& row, float src, int64_t e, int h,
                                                                float keep) {
-  if (kPositions && !has) return {0, 0, 0};
   const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
-  const float p = has ? exp2_of(kLog2e * (s.value - row.lse)) : 0;
-  const float ds = has ? p * (keep * dp - row.delta) : 0;
+  const float p = exp2_of(kLog2e * (s.value + mask - row.lse));
+  const float ds = p * (keep * dp - row.delta);
   return {keep * p, ds, ds * s.slope};
 }
 
@@ -102,6 +111,7 @@ using ColumnChunks = Chunks<S, score != Score::additive, false, kDouble<score, S
 template <Score score, class S>
 constexpr int kStagesBytes = kWindowsBytes<score, S> + RowChunks<score, S>::kBytes;
 
+// Heads from h on of a window of rows.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
                                             int h, WindowMasks& masks, unsigned char* stages) {
@@ -113,90 +123,109 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   RowChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, a.value, h), Rows<S>(a, a.src, h), w);
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
-  RowTerms row[2];
+  RowTerms row[S::kHeads][2];
+  for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-  for (int v = 0; v < 2; ++v) row[v] = {dst_term<score>(a, i[v], h), a.at(g.lse, a.scalar(i[v], h)), 0};
+    for (int v = 0; v < 2; ++v) {
+      row[k][v] = {dst_term<score>(a, i[v], h + k), RowTerms::lse_of(a, g, i[v], h + k), 0};
+    }
+  });
   wait_for_copies();
   Rows<S>::prepare(grads);
   if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
   auto [active, mine, others] = masks.read<kPositions>(w);
 
+  for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-  for (int v = 0; v < 2; ++v) {
-    float delta = out[v].dot(grads, window_row(v));
-    if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i[v], h));
-    if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[a.scalar(i[v], h)] = delta;
-    row[v].delta = delta;
-  }
+    for (int v = 0; v < 2; ++v) {
+      const int64_t scalar = a.scalar(i[v], h + k);
+      float delta = out[v].dot(grads, window_row(v), k);
+      if (g.grad_lse) delta -= a.at(g.grad_lse, scalar);
+      if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[scalar] = delta;
+      row[k][v].delta = delta;
+    }
+  });
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions> edges(masks, places, others);
   const Dropout dropout(a);
   KeptEdges kept(masks, places, others, dropout.kept());
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
-  Features<S> grad;
-  float grad_scalar[2] = {0, 0};
+  Features<S> grad[S::kHeads];
+  float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    const float lane_src = src_term<score>(a, lane_node, h);
+    float lane_src[S::kHeads];
+    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = src_term<score>(a, lane_node, h + k); });
     const Chunk<S> values = chunks.first();
-    Logits dp = {}, s = {};
-    if (joins) start_product_nt<S>(dp, grads, values);
-    const Chunk<S> keys = kNeedsDots ? chunks.second() : values;
-    if (joins) {
-      if (kNeedsDots) start_product_nt<S>(s, queries, keys);
-      finish<S>(dp, s);
-    }
-    Weights<S> weights = {};
     if (works) {
       edges.load(chunk);
-      if (draws) {
-        kept.draw(chunk, [&](int place) { return dropout.keeps(places.of_all(place), h); });
+      kept.load(chunk);
+    }
+    for_heads<S>(a.heads, h, [&](int k) {
+      Logits dp = {}, s = {};
+      if (joins) start_product_nt<S>(dp, grads, values, k);
+      const Chunk<S> keys = kNeedsDots ? chunks.second() : values;
+      if (joins) {
+        if (kNeedsDots) start_product_nt<S>(s, queries, keys, k);
+        finish<S>(dp, s);
       }
+      Weights<S> weights = {};
+      if (works) {
+        if (draws) {
+          kept.draw([&](int place) { return dropout.keeps(places.of_all(place), h + k); });
+        }
 #pragma unroll
-      for (int x = 0; x < 8; ++x) {
-        const int j = x / 2, c = x % 2;
-        const float src = score == Score::dot ? 1 : of_chunk_row(lane_src, j, c);
+        for (int x = 0; x < 8; ++x) {
+          const int j = x / 2, c = x % 2;
+          const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
 #pragma unroll
-        for (int v = 0; v < 2; ++v) {
-          const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-          const bool has = edges.has(v, j, c);
-          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], dp[j][2 * v + c], row[v], src, e,
-                                                            h, kPositions ? kept.factor(v, j, c) : 1);
-          s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
-          grad_scalar[v] += d.operand;
-          if (kPositions && has) {
-            if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
-            if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
+          for (int v = 0; v < 2; ++v) {
+            const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
+            const auto d =
+                masked_gradient<score, kPositions>(a, edges.mask(v, j, c), s[j][2 * v + c], dp[j][2 * v + c], row[k][v],
+                                                   src, e, h + k, kPositions ? kept.factor(v, j, c) : 1);
+            s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
+            grad_scalar[k][v] += d.operand;
+            if (kPositions && edges.has(v, j, c)) {
+              if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h + k)] = d.ds;
+              if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h + k)] = d.operand;
+            }
           }
         }
+        if (kNeedsDots) weights.set(s, grad[k], keys);
       }
-      if (kNeedsDots) weights.set(s, grad, keys);
-    }
-    if (kNeedsDots && joins) {
-      start_product_nn<S>(grad, weights, keys);
-      finish<S>(grad, weights);
-    }
+      if (kNeedsDots && joins) {
+        start_product_nn<S>(grad[k], weights, keys, k);
+        finish<S>(grad[k], weights);
+      }
+    });
   }
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    const float infinite = nan_if_infinite<S>(grad, v) + grad_scalar[v] * 0.0f;
-    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
-    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
-    if (!(others >> warp_row(v) & 1)) {
-      store_gradient<score, S>(a, g.dst, i[v], h, grad, v, grad_scalar[v]);
-    }
+    float infinite = 0;
+    for_heads<S>(a.heads, h, [&](int k) {
+      infinite += nan_if_infinite<S>(grad[k], v) + grad_scalar[k][v] * 0.0f;
+      const float scalar = lanes_sum<4>(grad_scalar[k][v]);
+      if (others >> warp_row(v) & 1) return;
+      store_gradient<score, S>(a, g.dst, i[v], h + k, grad[k], v, scalar);
+    });
     others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_row<score, S::kFeatures, true>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) {
+    for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
+      edge_by_edge::backward_row<score, S::kHeadFeatures, true>(a, g, n, k);
+    }
+  });
 }
 
+// Heads from h on of a window of columns.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
                                                int h, WindowMasks& masks, unsigned char* stages) {
@@ -206,13 +235,12 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   Rows<S>(a, a.value, h).stage(values, w.first, w.first + w.count);
   if (kNeedsDots) Rows<S>(a, a.src, h).stage(keys, w.first, w.first + w.count);
   ColumnChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, g.grad_out, h), Rows<S>(a, a.dst, h), w);
-  int node[2];
-  float src[2];
+  const int node[2] = {w.node(window_row(0)), w.node(window_row(1))};
+  float src[S::kHeads][2];
+  for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-  for (int v = 0; v < 2; ++v) {
-    node[v] = w.node(window_row(v));
-    src[v] = src_term<score>(a, node[v], h);
-  }
+    for (int v = 0; v < 2; ++v) src[k][v] = src_term<score>(a, node[v], h + k);
+  });
   wait_for_copies();
   Rows<S>::prepare(values);
   if (kNeedsDots) Rows<S>::prepare(keys);
@@ -225,87 +253,97 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   KeptEdges kept(masks, places, others, dropout.kept());
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
-  Features<S> grad, grad_value;
-  float grad_scalar[2] = {0, 0};
+  Features<S> grad[S::kHeads], grad_value[S::kHeads];
+  float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    const RowTerms lane_row = RowTerms::of<score>(a, g, lane_node, h);
+    RowTerms lane_row[S::kHeads];
+    for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, lane_node, h + k); });
     const Chunk<S> grads = chunks.first();
-    Logits p = {}, s = {};
-    if (joins) start_product_nt<S>(p, values, grads);  // here p is dp
-    const Chunk<S> queries = kNeedsDots ? chunks.second() : grads;
-    if (joins) {
-      if (kNeedsDots) start_product_nt<S>(s, keys, queries);
-      finish<S>(p, s);
-    }
-    Weights<S> weights = {}, value_weights = {};
     if (works) {
       edges.load(chunk);
-      const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
-      if (draws) {
-        kept.draw(chunk, [&](int place) { return dropout.keeps(edge_at(place), h); });
+      kept.load(chunk);
+    }
+    const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
+    for_heads<S>(a.heads, h, [&](int k) {
+      Logits p = {}, s = {};
+      if (joins) start_product_nt<S>(p, values, grads, k);  // here p is dp
+      const Chunk<S> queries = kNeedsDots ? chunks.second() : grads;
+      if (joins) {
+        if (kNeedsDots) start_product_nt<S>(s, keys, queries, k);
+        finish<S>(p, s);
       }
-#pragma unroll
-      for (int x = 0; x < 8; ++x) {
-        const int j = x / 2, c = x % 2;
-        const RowTerms row = lane_row.of_chunk_row<score>(j, c);
-#pragma unroll
-        for (int v = 0; v < 2; ++v) {
-          const bool has = edges.has(v, j, c);
-          int64_t e = 0;
-          if (has_terms && has) e = edge_at(edges.place(v, j, c));
-          const auto d = masked_gradient<score, kPositions>(a, has, s[j][2 * v + c], p[j][2 * v + c], row, src[v], e, h,
-                                                            kPositions ? kept.factor(v, j, c) : 1);
-          s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
-          p[j][2 * v + c] = d.weight;
-          grad_scalar[v] += d.operand;
+      Weights<S> weights = {}, value_weights = {};
+      if (works) {
+        if (draws) {
+          kept.draw([&](int place) { return dropout.keeps(edge_at(place), h + k); });
         }
+#pragma unroll
+        for (int x = 0; x < 8; ++x) {
+          const int j = x / 2, c = x % 2;
+          const RowTerms row = lane_row[k].template of_chunk_row<score>(j, c);
+#pragma unroll
+          for (int v = 0; v < 2; ++v) {
+            int64_t e = 0;
+            if (has_terms && edges.has(v, j, c)) e = edge_at(edges.place(v, j, c));
+            const auto d =
+                masked_gradient<score, kPositions>(a, edges.mask(v, j, c), s[j][2 * v + c], p[j][2 * v + c], row,
+                                                   src[k][v], e, h + k, kPositions ? kept.factor(v, j, c) : 1);
+            s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
+            p[j][2 * v + c] = d.weight;
+            grad_scalar[k][v] += d.operand;
+          }
+        }
+        value_weights.set(p, grad_value[k], grads);
       }
-      value_weights.set(p, grad_value, grads);
-    }
-    if (joins) start_product_nn<S>(grad_value, value_weights, grads);
-    chunks.release();
-    if (works && kNeedsDots) weights.set(s, grad, queries);
-    if (joins) {
-      if (kNeedsDots) start_product_nn<S>(grad, weights, queries);
-      finish<S>(grad_value, value_weights, grad, weights);
-    }
+      if (joins) start_product_nn<S>(grad_value[k], value_weights, grads, k);
+      chunks.release();
+      if (works && kNeedsDots) weights.set(s, grad[k], queries);
+      if (joins) {
+        if (kNeedsDots) start_product_nn<S>(grad[k], weights, queries, k);
+        finish<S>(grad_value[k], value_weights, grad[k], weights);
+      }
+    });
   }
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    const float infinite = nan_if_infinite<S>(grad, v) + nan_if_infinite<S>(grad_value, v) + grad_scalar[v] * 0.0f;
-    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 1);
-    grad_scalar[v] += __shfl_xor_sync(kAllLanes, grad_scalar[v], 2);
-    if (!(others >> warp_row(v) & 1)) {
-      store_row<S>(grad_value, v, 1, a.features(g.value, node[v], h), a.head_dim);
-      store_gradient<score, S>(a, g.src, node[v], h, grad, v, grad_scalar[v]);
-    }
+    float infinite = 0;
+    for_heads<S>(a.heads, h, [&](int k) {
+      infinite += nan_if_infinite<S>(grad[k], v) + nan_if_infinite<S>(grad_value[k], v) + grad_scalar[k][v] * 0.0f;
+      const float scalar = lanes_sum<4>(grad_scalar[k][v]);
+      if (others >> warp_row(v) & 1) return;
+      store_row<S>(grad_value[k], v, 1, a.features(g.value, node[v], h + k), a.head_dim);
+      store_gradient<score, S>(a, g.src, node[v], h + k, grad[k], v, scalar);
+    });
     others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int n) { edge_by_edge::backward_column<score, S::kFeatures, true>(a, g, n, h); });
+  for_rows_of(others, w, [&](int n) {
+    for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
+      edge_by_edge::backward_column<score, S::kHeadFeatures, true>(a, g, n, k);
+    }
+  });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <bool kRows, Score score, class S, bool kPositions>
-constexpr int kBlocks = S::kFeatures <= 32         ? 3 + kRows - kPositions
+constexpr int kBlocks = S::kSmall                  ? 4 - kPositions
                         : score == Score::additive ? 3 - (kPositions && !kRows)
                         : kRows && !S::kScaled     ? 3
                                                    : 2;
 
 template <bool kRows, Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions>))
-    tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
-                    int heads_of_block) {
+    tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
   BlockWindow w;
   if (!read_window(a, w)) return;
-  for_heads<S>(a.heads, heads_of_block, [&](int h) {
+  for_groups<S>(a.heads, [&](int h) {
     if constexpr (kRows) {
       rows_window<score, S, kPositions>(a, g, w, h, masks, stages);
     } else {

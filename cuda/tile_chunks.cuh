@@ -14,6 +14,7 @@ template <class S, bool kHasSecond, bool kFirstUntilSecond, bool kDouble>
 class Chunks {
   static_assert(kHasSecond || kDouble);
   static_assert(!(S::kScaled && kHasSecond && kDouble), "what second() gives must be scaled before a barrier");
+  static_assert(S::kHeads == 1 || kDouble, "heads take turns with both matrices");
   static constexpr int kMatrices = kHasSecond ? 2 : 1;
 
  public:

@@ -12,7 +12,7 @@ template <class S>
 __device__ __forceinline__ float nan_if_infinite(const Features<S>& acc, int v) {
   float sum = 0;
 #pragma unroll
-  for (int n = 0; n < S::kFeatures / 8; ++n) {
+  for (int n = 0; n < S::kHeadFeatures / 8; ++n) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) sum += acc.tiles[n][2 * v + c] * 0.0f;
   }

@@ -16,15 +16,43 @@ using namespace tile;
 constexpr float kSlack = 5.5f;
 
 // Shared memory: queries and chunks of keys and values. Single ones, for more blocks; but warpgroups wait less for two,
-// and so does the additive score, of values alone.
+// and so do the additive score, of values alone, and several heads, which need keys and values together.
 template <Score score, class S>
 constexpr int kQueriesBytes = score == Score::additive ? 0 : WindowRows<S>::kBytes;
 template <Score score, class S, bool kWarpgroup>
 using ForwardChunks =
-    Chunks<S, score != Score::additive, true, score == Score::additive || (kWarpgroup && !S::kScaled)>;
+    Chunks<S, score != Score::additive, true, (score == Score::additive || S::kSmall || (kWarpgroup && !S::kScaled))>;
 template <Score score, class S, bool kWarpgroup>
 constexpr int kStagesBytes = kQueriesBytes<score, S> + ForwardChunks<score, S, kWarpgroup>::kBytes;
 
+// The softmax of a warp's rows, and what it weights, as chunks go by.
+template <class S>
+struct Running {
+  Features<S> out;
+  float m[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+
+  // Goes on to chunks with such a largest logit, of a thread's elements. is_first: nothing has been added yet.
+  __device__ __forceinline__ void grow(float (&largest)[2], bool is_first) {
+    bool grows = false;
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      largest[v] = lanes_max<4>(largest[v]);
+      grows |= largest[v] > m[v] + kSlack;
+    }
+    if (!__any_sync(kAllLanes, grows)) return;
+    float fade[2];
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const float before = m[v];
+      m[v] = max(before, largest[v]);
+      fade[v] = before == -INFINITY ? 0 : exp2_of(kLog2e * (before - m[v]));
+      sum[v] *= fade[v];
+    }
+    if (!is_first) out.fade(fade);
+  }
+};
+
+// Heads from h on of a window.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs,
                                                const BlockWindow& w, int h, WindowMasks& masks, unsigned char* stages) {
@@ -34,14 +62,12 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
   ForwardChunks<score, S, S::kWarpgroup> chunks(stages + kQueriesBytes<score, S>,
                                                 Rows<S>(a, kNeedsDots ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
-  int i[2];
-  float dst[2], m[2], sum[2] = {};
+  const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
+  float dst[S::kHeads][2];
+  for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-  for (int v = 0; v < 2; ++v) {
-    i[v] = w.node(window_row(v));
-    dst[v] = dst_term<score>(a, i[v], h);
-    m[v] = -INFINITY;
-  }
+    for (int v = 0; v < 2; ++v) dst[k][v] = dst_term<score>(a, i[v], h + k);
+  });
   wait_for_copies();
   if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
@@ -53,108 +79,103 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   KeptEdges kept(masks, places, others, dropout.kept());
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
-  Features<S> out;
-  bool is_empty = true;
+  Running<S> running[S::kHeads];
+  bool is_first = true;
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = S::kWarpgroup || (mine >> chunk & 1);
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    const float lane_src = src_term<score>(a, lane_node, h);
-    Chunk<S> chunk_rows = chunks.first();
-    Logits p = {};
+    float lane_src[S::kHeads];
+    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = src_term<score>(a, lane_node, h + k); });
+    const Chunk<S> keys = chunks.first();
     if (works) {
       edges.load(chunk);
-      if (kNeedsDots) {
-        start_product_nt<S>(p, queries, chunk_rows);
-        finish<S>(p);
-      }
-      float largest[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-      for (int x = 0; x < 8; ++x) {
-        const int j = x / 2, c = x % 2;
-        const float src = score == Score::dot ? 1 : of_chunk_row(lane_src, j, c);
-#pragma unroll
-        for (int v = 0; v < 2; ++v) {
-          float& s = p[j][2 * v + c];
-          const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-          s = edges.has(v, j, c) ? logit_of<score, kPositions>(a, s, dst[v], src, e, h).value : -INFINITY;
-          largest[v] = max(largest[v], s);
+      kept.load(chunk);
+    }
+    for_heads<S>(a.heads, h, [&](int k) {
+      Running<S>& to = running[k];
+      Logits p = {};
+      if (works) {
+        if (kNeedsDots) {
+          start_product_nt<S>(p, queries, keys, k);
+          finish<S>(p);
         }
-      }
-      bool grows = false;
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        largest[v] = max(largest[v], __shfl_xor_sync(kAllLanes, largest[v], 1));
-        largest[v] = max(largest[v], __shfl_xor_sync(kAllLanes, largest[v], 2));
-        grows |= largest[v] > m[v] + kSlack;
-      }
-      if (__any_sync(kAllLanes, grows)) {
-        float fade[2];
-#pragma unroll
-        for (int v = 0; v < 2; ++v) {
-          const float before = m[v];
-          m[v] = max(before, largest[v]);
-          fade[v] = before == -INFINITY ? 0 : exp2_of(kLog2e * (before - m[v]));
-          sum[v] *= fade[v];
-        }
-        if (!is_empty) out.fade(fade);
-      }
-      is_empty = false;
-      if (draws) {
-        kept.draw(chunk, [&](int place) { return dropout.keeps(places.of_all(place), h); });
-      }
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        const float base = m[v] == -INFINITY ? 0 : m[v];
+        float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
         for (int x = 0; x < 8; ++x) {
-          float& s = p[x / 2][2 * v + x % 2];
-          s = exp2_of(kLog2e * (s - base));
-          sum[v] += s;
-          if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
+          const int j = x / 2, c = x % 2;
+          const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
+#pragma unroll
+          for (int v = 0; v < 2; ++v) {
+            float& s = p[j][2 * v + c];
+            const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
+            s = logit_of<score, kPositions>(a, s, dst[k][v], src, e, h + k).value + edges.mask(v, j, c);
+            largest[v] = max(largest[v], s);
+          }
+        }
+        to.grow(largest, is_first);
+        if (draws) {
+          kept.draw([&](int place) { return dropout.keeps(places.of_all(place), h + k); });
+        }
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+          const float base = to.m[v] == -INFINITY ? 0 : to.m[v];
+#pragma unroll
+          for (int x = 0; x < 8; ++x) {
+            float& s = p[x / 2][2 * v + x % 2];
+            s = exp2_of(kLog2e * (s - base));
+            to.sum[v] += s;
+            if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
+          }
         }
       }
-    }
-    if (kNeedsDots) chunk_rows = chunks.second();
-    if (works) {
-      Weights<S> weights;
-      weights.set(p, out, chunk_rows);
-      start_product_nn<S>(out, weights, chunk_rows);
-      finish<S>(out, weights);
-    }
+      const Chunk<S> values = kNeedsDots ? chunks.second() : keys;
+      if (works) {
+        Weights<S> weights;
+        weights.set(p, to.out, values);
+        start_product_nn<S>(to.out, weights, values, k);
+        finish<S>(to.out, weights);
+      }
+    });
+    if (works) is_first = false;
   }
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 1);
-    sum[v] += __shfl_xor_sync(kAllLanes, sum[v], 2);
-    if (!(others >> warp_row(v) & 1)) {
-      store_row<S>(out, v, sum[v] == 0 ? 0 : 1 / sum[v], a.features(outputs.out, i[v], h), a.head_dim);
-      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h)] = m[v] + log(sum[v]);
-    }
-    others |= rows_not_zero(nan_if_infinite<S>(out, v), v);
+    float infinite = 0;
+    for_heads<S>(a.heads, h, [&](int k) {
+      const Running<S>& of = running[k];
+      const float sum = lanes_sum<4>(of.sum[v]);
+      infinite += nan_if_infinite<S>(of.out, v);
+      if (others >> warp_row(v) & 1) return;
+      store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
+      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = of.m[v] + log(sum);
+    });
+    others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int row) { edge_by_edge::forward_row<score, S::kFeatures>(a, outputs, row, h); });
+  for_rows_of(others, w, [&](int row) {
+    for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
+      edge_by_edge::forward_row<score, S::kHeadFeatures>(a, outputs, row, k);
+    }
+  });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <Score score, class S, bool kPositions>
-constexpr int kBlocks = (S::kFeatures <= 32 ? (S::kScaled || score == Score::additive ? 4 : 5)
-                         : S::kScaled       ? 3
-                                            : 4) -
-                        (kPositions && kTakesHeads<S>);
+constexpr int kBlocks = (S::kSmall    ? 5
+                         : S::kScaled ? 3
+                                      : 4) -
+                        (kPositions && S::kFeatures < 128);
 
 template <Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
-    tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
-                    int heads_of_block) {
+    tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
   BlockWindow w;
   if (!read_window(a, w)) return;
-  for_heads<S>(a.heads, heads_of_block,
-               [&](int h) { forward_window<score, S, kPositions>(a, outputs, w, h, masks, stages); });
+  for_groups<S>(a.heads, [&](int h) { forward_window<score, S, kPositions>(a, outputs, w, h, masks, stages); });
 }
 
 }  // namespace

@@ -112,11 +112,21 @@ class MaskRows {
       if (kPositions) before_[v] += __popc(word_[v]);
       word_[v] = has_bits(v) ? rows_[8 * v * kMaskWords + 2 + chunk] : 0;
       shifted_[v] = word_[v] >> chunk_row(0, 0);
+      const uint32_t none = ~shifted_[v], later = none >> 2;
+#pragma unroll
+      for (int x = 0; x < 8; ++x) {
+        constexpr int kInfinity = 23;  // the lowest bit of -inf
+        const int bit = 8 * (x / 2) + x % 2, place = bit > kInfinity ? bit - 2 : bit;
+        const uint32_t is_none = (bit > kInfinity ? later : none) & 1u << place;
+        masks_[v][x] = __int_as_float(is_none * (-1u << (kInfinity - place)));  // the product goes to another pipe
+      }
     }
   }
 
-  // Whether row v has an edge to element (j, c) of the chunk, and the place of that edge.
+  // Whether row v has an edge to element (j, c) of the chunk; what to add to a logit for that, 0 or else -inf; and the
+  // place of that edge.
   __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v] & 1u << (8 * j + c)) != 0; }
+  __device__ __forceinline__ float mask(int v, int j, int c) const { return masks_[v][2 * j + c]; }
   __device__ __forceinline__ int place(int v, int j, int c) const {
     const int row = chunk_row(j, c), last = rows_[8 * v * kMaskWords + 1];
     return place_of(places_[v], last, before_[v], word_[v], 1u << row, chunk_ * kChunk + row);
@@ -129,6 +139,7 @@ class MaskRows {
   const uint32_t others_;
   int chunk_ = 0, before_[2] = {0, 0};
   uint32_t word_[2] = {0, 0}, shifted_[2] = {};
+  float masks_[2][8] = {};
   Places::Row places_[2];
 };
 
@@ -145,18 +156,22 @@ class KeptEdges {
     if (has_bits_) places_ = places.of(row);
   }
 
-  // Goes on to a chunk; they come in ascending order. keeps(place): whether the edge in that place is kept. The whole
-  // warp comes.
+  // Goes on to a chunk; they come in ascending order.
+  __device__ __forceinline__ void load(int chunk) {
+    before_ += __popc(word_);
+    word_ = has_bits_ ? mask_[2 + chunk] : 0;
+    chunk_ = chunk;
+  }
+
+  // keeps(place): whether the edge in that place is kept. The whole warp comes.
   template <class Keeps>
-  __device__ __forceinline__ void draw(int chunk, const Keeps& keeps) {
-    const uint32_t word = has_bits_ ? mask_[2 + chunk] : 0;
+  __device__ __forceinline__ void draw(const Keeps& keeps) {
     uint32_t kept = 0;
 #pragma unroll 1
-    for (uint32_t left = word & (0x55555555u << threadIdx.x % kLanes); left != 0; left &= left - 1) {
+    for (uint32_t left = word_ & (0x55555555u << threadIdx.x % kLanes); left != 0; left &= left - 1) {
       const uint32_t bit = left & (~left + 1);
-      if (keeps(place_of(places_, mask_[1], before_, word, bit, chunk * kChunk + __popc(bit - 1)))) kept |= bit;
+      if (keeps(place_of(places_, mask_[1], before_, word_, bit, chunk_ * kChunk + __popc(bit - 1)))) kept |= bit;
     }
-    before_ += __popc(word);
     kept |= __shfl_xor_sync(kAllLanes, kept, 1);
 #pragma unroll
     for (int v = 0; v < 2; ++v) kept_[v] = __shfl_sync(kAllLanes, kept, kLanes * warp_row(v)) >> chunk_row(0, 0);
@@ -175,8 +190,8 @@ class KeptEdges {
   const int* mask_;
   bool has_bits_;
   Places::Row places_;
-  int before_ = 0;
-  uint32_t kept_[2] = {~0u, ~0u};
+  int chunk_ = 0, before_ = 0;
+  uint32_t word_ = 0, kept_[2] = {~0u, ~0u};
 };
 
 }  // namespace dfgnn::cuda::tile

@@ -1,5 +1,5 @@
-// Products of the tile kernels on tensor cores, of a chunk with a window's rows in shared memory or with weights in
-// registers; for each warp
+// Products of the tile kernels on tensor cores, of a head of a chunk with a window's rows in shared memory or with
+// weights in registers; for each warp
 //   product_nt: acc[16 x 32]  = A[16 x F] * chunk[32 x F]^T   (logits, gradients of probabilities)
 //   product_nn: acc[16 x F] += P[16 x 32] * chunk[32 x F]     (outputs and gradients of features)
 // P stays in the registers that product_nt left it in (FlashAttention-2, Dao 2023). Where S::kWarpgroup the block's
@@ -8,7 +8,7 @@
 // comes next.
 #pragma once
 
-#include "tile.cuh"
+#include "tile_tf32.cuh"
 
 namespace dfgnn::cuda::tile {
 
@@ -38,12 +38,14 @@ template <class S, int kRows>
 class LaneRow {
  public:
   __device__ __forceinline__ LaneRow(const Matrix<S, kRows>& matrix, int row, int half)
-      : row_(shared_address(matrix.bytes) + row * S::kPanelBytes), piece_((half ^ matrix.swizzle(row)) * 16) {}
+      : row_(shared_address(matrix.bytes) + row * matrix.kRowStride), piece_((half ^ matrix.swizzle(row)) * 16) {}
 
   // byte: where these begin in the row; down: so many rows further, a multiple of 8.
   __device__ __forceinline__ uint32_t at(int byte, int down = 0) const {
-    return row_ + down * S::kPanelBytes + byte / S::kPanelBytes * Matrix<S, kRows>::kPanelStride +
-           (byte % S::kPanelBytes ^ piece_);
+    using M = Matrix<S, kRows>;
+    const int in_panel = byte % S::kPanelBytes;
+    return row_ + down * M::kRowStride + byte / S::kPanelBytes * M::kPanelStride +
+           (S::kSmall ? in_panel + piece_ : in_panel ^ piece_);
   }
 
  private:
@@ -80,27 +82,33 @@ constexpr int kStepBytes = 32;  // of a row, in an mma
 
 // low: what the high parts of one factor have with the low ones of the other, times 2^kLowBits.
 template <class S>
-__device__ __forceinline__ void warp_nt(Logits& acc, Logits& low, const WindowRows<S>& window, const Chunk<S>& chunk) {
+__device__ __forceinline__ void warp_nt(Logits& acc, Logits& low, const WindowRows<S>& window, const Chunk<S>& chunk,
+                                        int head) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const LaneRow a_row(window, warp * kWarpRows + lane % 16, lane / 16);
   const LaneRow b_row(chunk, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int x = 0; x < 16; ++x) acc[x / 4][x % 4] = low[x / 4][x % 4] = 0;
 #pragma unroll 4
-  for (int byte = 0; byte < S::kPartBytes; byte += kStepBytes) {
+  for (int step = 0; step < S::kHeadPartBytes; step += kStepBytes) {
+    const int byte = head * S::kHeadPartBytes + step;
     uint32_t a[4], b[8];
     load_matrices(a, a_row.at(byte));
     load_matrices(b, b_row.at(byte));
     load_matrices(b + 4, b_row.at(byte, 16));
-    if constexpr (S::kSplit) {
-      uint32_t a_low[4], b_low[8];
-      load_matrices(a_low, a_row.at(byte + S::kPartBytes));
-      load_matrices(b_low, b_row.at(byte + S::kPartBytes));
-      load_matrices(b_low + 4, b_row.at(byte + S::kPartBytes, 16));
-      multiply<S, 4>(low, a_low, b);
-      multiply<S, 4>(low, a, b_low);
+    if constexpr (S::kWhole) {
+      multiply_whole<S::kSplit, 4>(acc, a, b);
+    } else {
+      if constexpr (S::kSplit) {
+        uint32_t a_low[4], b_low[8];
+        load_matrices(a_low, a_row.at(byte + S::kPartBytes));
+        load_matrices(b_low, b_row.at(byte + S::kPartBytes));
+        load_matrices(b_low + 4, b_row.at(byte + S::kPartBytes, 16));
+        multiply<S, 4>(low, a_low, b);
+        multiply<S, 4>(low, a, b_low);
+      }
+      multiply<S, 4>(acc, a, b);
     }
-    multiply<S, 4>(acc, a, b);
   }
 }
 
@@ -144,7 +152,8 @@ __device__ __forceinline__ void unscale(Logits& acc, const Logits& low, const Wi
 }
 
 template <class S>
-__device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S>& window, const Chunk<S>& chunk) {
+__device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S>& window, const Chunk<S>& chunk,
+                                                 int head) {
   Logits low;
   if constexpr (S::kWarpgroup) {
     warpgroup_nt<S>(acc, low, window, chunk);
@@ -154,7 +163,7 @@ __device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S
       if constexpr (S::kSplit) warpgroup::keep(low);
     }
   } else {
-    warp_nt<S>(acc, low, window, chunk);
+    warp_nt<S>(acc, low, window, chunk, head);
   }
   if constexpr (S::kScaled) unscale<S>(acc, low, window, chunk);
 }
@@ -197,7 +206,7 @@ __device__ __forceinline__ void scale_weights(Logits& p, Features<S>& acc, const
 
 // P as a factor, times what acc will hold its rows times.
 template <class S>
-struct Weights {
+struct PackedWeights {
   uint32_t high[2][4], low[2][4], down[2][4];  // down: high / 2^kLowBits
 
   // acc: what their product with a chunk will be added to.
@@ -223,18 +232,22 @@ struct Weights {
 };
 
 template <class S>
-__device__ __forceinline__ void warp_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk) {
+using Weights = std::conditional_t<S::kWhole, WholeWeights<S>, PackedWeights<S>>;
+
+template <class S>
+__device__ __forceinline__ void warp_nn(Features<S>& acc, const PackedWeights<S>& p, const Chunk<S>& chunk, int head) {
   const int lane = threadIdx.x % kWarp;
   const LaneRow row(chunk, lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
 #pragma unroll
-    for (int n = 0; n < S::kFeatures / 16; ++n) {
+    for (int n = 0; n < S::kHeadFeatures / 16; ++n) {
+      const int byte = head * S::kHeadPartBytes + 32 * n;
       uint32_t b[4];
-      load_matrices<true>(b, row.at(32 * n, 16 * k));
+      load_matrices<true>(b, row.at(byte, 16 * k));
       if constexpr (S::kSplit) {
         uint32_t b_low[4];
-        load_matrices<true>(b_low, row.at(32 * n + S::kPartBytes, 16 * k));
+        load_matrices<true>(b_low, row.at(byte + S::kPartBytes, 16 * k));
         multiply<S, 2>(acc.tiles + 2 * n, p.low[k], b);
         multiply<S, 2>(acc.tiles + 2 * n, p.down[k], b_low);
       }
@@ -244,7 +257,7 @@ __device__ __forceinline__ void warp_nn(Features<S>& acc, const Weights<S>& p, c
 }
 
 template <class S>
-__device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk) {
+__device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const PackedWeights<S>& p, const Chunk<S>& chunk) {
   using T = typename S::Factor;
   const Factors b(chunk);
   warpgroup::keep(acc.tiles);
@@ -262,15 +275,18 @@ __device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const Weights<S>&
 
 // p: set for acc and the chunk.
 template <class S>
-__device__ __forceinline__ void start_product_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk) {
+__device__ __forceinline__ void start_product_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk,
+                                                 int head) {
   if constexpr (S::kWarpgroup) {
     warpgroup_nn<S>(acc, p, chunk);
     if constexpr (S::kScaled) {
       warpgroup::wait();
       warpgroup::keep(acc.tiles);
     }
+  } else if constexpr (S::kWhole) {
+    whole_nn<S>(acc, p, chunk, head);
   } else {
-    warp_nn<S>(acc, p, chunk);
+    warp_nn<S>(acc, p, chunk, head);
   }
 }
 
@@ -282,7 +298,7 @@ __device__ __forceinline__ void keep(Features<S>& acc) {
   warpgroup::keep(acc.tiles);
 }
 template <class S>
-__device__ __forceinline__ void keep(const Weights<S>& p) {
+__device__ __forceinline__ void keep(const PackedWeights<S>& p) {
   for (const auto& a : p.high) warpgroup::keep(a);
 }
 

@@ -12,15 +12,16 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool v
 
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// A head's rows of features, as a block copies them to shared memory: a thread takes 16 bytes of every kAtOnce-th row.
+// Rows of features of a block's heads, the first being h, as it copies them to shared memory: a thread takes 16 bytes
+// of every kAtOnce-th row.
 template <class S>
 class Rows {
  public:
   using T = typename S::T;
   __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, int h)
-      : from_(reinterpret_cast<const unsigned char*>(a.features(data, row(), h)) + piece() * 16),
+      : from_(reinterpret_cast<const unsigned char*>(a.features(data, row(), h + head())) + byte_of_head()),
         stride_(a.heads * a.head_dim * static_cast<int>(sizeof(T))),
-        valid_(piece() * 16 < a.head_dim * static_cast<int>(sizeof(T))) {}
+        valid_(byte_of_head() < a.head_dim * static_cast<int>(sizeof(T)) && h + head() < a.heads) {}
 
   // Starts copying rows [first, first + kRows); those at and past `end` become zeros.
   template <int kRows>
@@ -53,13 +54,15 @@ class Rows {
   static constexpr int kPieces = S::kRowBytes / 16, kAtOnce = kThreads / kPieces;
   __device__ __forceinline__ static int row() { return threadIdx.x / kPieces; }
   __device__ __forceinline__ static int piece() { return threadIdx.x % kPieces; }
+  __device__ __forceinline__ static int head() { return piece() * 16 / S::kHeadBytes; }
+  __device__ __forceinline__ static int byte_of_head() { return piece() * 16 % S::kHeadBytes; }
 
   // Where a piece of this thread's k-th row is. (Its first row is less than kAtOnce, a power of two, so that swizzles
   // of the two parts of a row's number are that of their sum.)
   template <int kRows>
   __device__ __forceinline__ static int place(int piece, int k) {
     using M = Matrix<S, kRows>;
-    return (M::place(row(), piece) ^ M::swizzle(k * kAtOnce) * 16) + k * kAtOnce * S::kPanelBytes;
+    return (M::place(row(), piece) ^ M::swizzle(k * kAtOnce) * 16) + k * kAtOnce * M::kRowStride;
   }
 
   // kCount rows of a matrix of kRows, kAtOnce apart, step by step, so that the latencies of a step overlap.

@@ -8,6 +8,7 @@ namespace dfgnn::cuda::tile {
 
 template <class T, bool kTf32 = false, class Launch>
 cudaError_t for_tile_features(int head_dim, const Launch& launch) {
+  if (head_dim <= 16) return launch.template operator()<Shape<T, 32, kTf32, 2>>();
   if (head_dim <= 32) return launch.template operator()<Shape<T, 32, kTf32>>();
   if (head_dim <= 64) return launch.template operator()<Shape<T, 64, kTf32>>();
   return launch.template operator()<Shape<T, 128, kTf32>>();
@@ -42,25 +43,16 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
 // Whether anything depends on the place of an edge: the kernels' kPositions.
 inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
 
-// How many heads a block takes: as many as leave enough blocks to keep a large GPU busy to the end.
-template <class S>
-int heads_of_block(const Attention& a) {
-  if (!kTakesHeads<S>) return 1;
-  constexpr int64_t kBlocks = 1024;
-  const int64_t groups = (kBlocks + a.num_tiles - 1) / a.num_tiles;
-  return static_cast<int>((a.heads + groups - 1) / groups);
-}
-
-// Launches a kernel over tiles and heads; its last parameter is heads_of_block.
+// Launches a kernel over tiles and heads.
 template <class S, class Kernel, class... Arguments>
 cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  const int each = heads_of_block<S>(a);
-  const dim3 grid(blocks_of(a.num_tiles), static_cast<unsigned>((a.heads + each - 1) / each));
-  kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments..., each);
+  constexpr int heads_of_block = kGroups<S> * S::kHeads;
+  const dim3 grid(blocks_of(a.num_tiles), static_cast<unsigned>((a.heads + heads_of_block - 1) / heads_of_block));
+  kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments...);
   return cudaGetLastError();
 }
 

@@ -38,21 +38,29 @@ __device__ __forceinline__ bool read_window(const Attention& a, BlockWindow& win
 
 inline unsigned blocks_of(int64_t strides) { return static_cast<unsigned>(window_blocks(strides)); }
 
-// Whether a block takes several heads, one after the other. Large heads leave no registers for the loop.
+// Groups of S::kHeads heads that a block takes, one after the other: those whose rows share cache lines.
 template <class S>
-inline constexpr bool kTakesHeads = S::kFeatures < 128;
+inline constexpr int kGroups = S::kRowBytes < 128 ? 128 / S::kRowBytes : 1;
 
-// Calls visit(h) for the block's heads, up to `each` of them.
+// Calls visit(h) for the first heads of the block's groups.
 template <class S, class Visit>
-__device__ __forceinline__ void for_heads(int heads, int each, const Visit& visit) {
-  if constexpr (kTakesHeads<S>) {
-    const int begin = static_cast<int>(blockIdx.y) * each, end = min(begin + each, heads);
-    for (int h = begin; h < end; ++h) {
-      if (h > begin) __syncthreads();  // all are done with the shared memory of the head before
-      visit(h);
-    }
-  } else {
-    visit(static_cast<int>(blockIdx.y));
+__device__ __forceinline__ void for_groups(int heads, const Visit& visit) {
+  const int first = static_cast<int>(blockIdx.y) * (kGroups<S> * S::kHeads);
+#pragma unroll 1
+  for (int group = 0; group < kGroups<S>; ++group) {
+    const int h = first + group * S::kHeads;
+    if (h >= heads) break;
+    if (group > 0) __syncthreads();  // all are done with the shared memory of the group before
+    visit(h);
+  }
+}
+
+// Calls visit(k) for the k-th head of a group from h on, where there is one.
+template <class S, class Visit>
+__device__ __forceinline__ void for_heads(int heads, int h, const Visit& visit) {
+#pragma unroll
+  for (int k = 0; k < S::kHeads; ++k) {
+    if (k == 0 || h + k < heads) visit(k);
   }
 }
 

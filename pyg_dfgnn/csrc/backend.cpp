@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "../../cuda/tile_geometry.h"
+#include "cuda/padding.h"
 #include "graph.h"
 #include "method.h"
 #include "operands.h"
@@ -30,17 +31,25 @@ struct Cpu {
 #ifdef DFGNN_WITH_CUDA
 struct Cuda {
   static ForwardResult forward(Call call) {
-    auto attention = make_attention(call);
+    const auto given = make_attention(call);
+    const auto attention = with_whole_vectors(call, given);
     const auto method = choose_method(call, attention, Pass::forward);
-    return forward_cuda(with_tiles(std::move(attention), method, Pass::forward), method);
+    auto [out, lse] = forward_cuda(with_tiles(attention, method, Pass::forward), method);
+    return {with_head_dim(out, given.head_dim()), lse};
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
-    auto attention = make_attention(call);
-    const auto saved = make_saved(call, inputs, attention);
+    const auto given = make_attention(call);
+    const auto attention = with_whole_vectors(call, given);
+    auto saved = make_saved(call, inputs, given);
+    saved.grad_out = with_head_dim(saved.grad_out, attention.head_dim());
+    saved.out = with_head_dim(saved.out, attention.head_dim());
     const auto method = choose_method(call, attention, Pass::backward);
-    attention = with_tiles(std::move(attention), method, Pass::backward);
-    return finish_gradients(call, attention, backward_cuda(attention, saved, method));
+    auto gradients = backward_cuda(with_tiles(attention, method, Pass::backward), saved, method);
+    for (auto* gradient : {&gradients.dst, &gradients.src, &gradients.value}) {
+      *gradient = with_head_dim(*gradient, given.head_dim());
+    }
+    return finish_gradients(call, given, gradients);
   }
 
  private:

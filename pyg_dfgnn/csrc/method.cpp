@@ -59,7 +59,7 @@ bool resident_can_run(const Attention& attention, Pass pass) {
 // matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like;
 // bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
 // lanes, in smmf only.
-constexpr int64_t kLongRow = 16, kShortRow = 6;  // edges a row, on average
+constexpr int64_t kLongRow = 16;  // edges, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
@@ -85,23 +85,21 @@ bool has_wide_heads(const Attention& attention) {
 }
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
-// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of heads
-// that smmf takes several of at once, a block costs so many times that (8 heads of 16, 4 of 32), and kPaddedHead times
-// that where tile pads the head to twice its size. with_masks() of graph.py bounds them all: no block for less than 45,
-// no node for more than 20.
-constexpr int64_t kHalfOfTile = 16;
-constexpr double kPaddedHead = 1.5;
+// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of small
+// heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times that, and nothing is saved on nodes.
+// with_masks() of graph.py bounds them all: no block for less than 28, no node for more than 20.
+constexpr int64_t kSmallHead = 32;
 struct TileCost {
   double block, node;
 };
 struct TileCosts {
   TileCost dot, cosine, additive;
-  double narrow;
+  double small;
 };
 constexpr TileCosts kTileCosts[2][2] = {
     // forward, backward
-    {{{94, 4.5}, {109, 4.5}, {100, 5.5}, 1.4}, {{109, 5.0}, {160, 10.0}, {100, 5.5}, 1.3}},  // float32
-    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 2.0}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.5}},     // 16 bits
+    {{{94, 4.5}, {109, 4.5}, {100, 5.5}, 0.9}, {{109, 5.0}, {160, 10.0}, {100, 5.5}, 0.7}},  // float32
+    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 0.52}},   // 16 bits
 };
 
 // times: how much cheaper.
@@ -111,9 +109,9 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, doub
                      : attention.score == Score::cosine ? costs.cosine
                                                         : costs.additive;
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
-  const double padding = attention.head_dim() <= kHalfOfTile ? kPaddedHead : 1;
-  const double block = cost.block * (has_narrow_heads(attention) ? costs.narrow : padding);
-  return times * block * static_cast<double>(blocks) < edges + cost.node * nodes;
+  const bool is_small = attention.head_dim() <= kSmallHead;
+  const double block = cost.block * (is_small ? costs.small : 1), saved = is_small ? 0 : cost.node;
+  return times * block * static_cast<double>(blocks) < edges + saved * nodes;
 }
 
 // From times on batches of 64 to 1024 graphs of nearest neighbours, with other than dot scores of 1024 (H200, one head
@@ -153,7 +151,7 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   if (many_features && (is_additive || (is_dot && (bytes == 2 || is_near)))) return true;
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
-  const bool short_rows = rows >= kManyRows && edges < kShortRow * rows;
+  const bool short_rows = rows >= kManyRows && edges < kLongRow * rows;
   return is_near && bytes != 2 && !short_rows;
 }
 

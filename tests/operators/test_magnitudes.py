@@ -67,25 +67,27 @@ def test_features(score, path, head_dim, device):
         assert_near(in_units, gradient, BACKWARD_TOLERANCE[DTYPE], name)
 
 
+@pytest.mark.parametrize("head_dim", [16, 32, 128])
 @pytest.mark.parametrize("largest", [12, 60])
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("score", SCORES)
-def test_nodes(score, path, largest, device):
+def test_nodes(score, path, largest, head_dim, device):
     """Nodes of any size: a row's output is as near as its largest neighbour lets it be."""
     graph = graphs.batch([10, 70, 33], 0.5).to(device)
-    operands = make_operands(score, graph, 1, 128, DTYPE)
+    operands = make_operands(score, graph, 2, head_dim, DTYPE)
     operands["v"] *= powers_of_two(graph.num_src, largest, device)[:, None, None]
     out, _ = run(path, score, graph, operands)
     assert_rows_near(out, score, graph, operands)
 
 
+@pytest.mark.parametrize("head_dim", [16, 32, 64])
 @pytest.mark.parametrize("exponent", [-115, -40, 40, 115])
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("score", SCORES)
-def test_all(score, path, exponent, device):
+def test_all(score, path, exponent, head_dim, device):
     """Values and gradients near the ends of float32's range."""
     graph = graphs.batch([10, 70, 33], 0.5).to(device)
-    operands = make_operands(score, graph, 1, 64, DTYPE)
+    operands = make_operands(score, graph, 2, head_dim, DTYPE)
     factor = 2.0**exponent
     leaves = {name: t.clone().requires_grad_() for name, t in operands.items()}
     scaled = leaves | {"v": leaves["v"] * factor}
@@ -99,13 +101,14 @@ def test_all(score, path, exponent, device):
         assert_near(found[name], gradient, BACKWARD_TOLERANCE[DTYPE], name)
 
 
+@pytest.mark.parametrize("head_dim", [16, 64])
 @pytest.mark.parametrize("largest", [20, 40, 90])
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("score", SCORES)
-def test_large_before_likely(score, path, largest, device):
+def test_large_before_likely(score, path, largest, head_dim, device):
     """Values that fall from node to node as much as their weights rise: all count alike."""
     graph = graphs.batch([130, 64, 17], 0.4, self_loops=True).to(device)
-    operands = make_operands(score, graph, 1, 64, DTYPE)
+    operands = make_operands(score, graph, 1, head_dim, DTYPE)
     exponents = torch.linspace(largest, 0, graph.num_src, device=device).round()
     operands["v"] *= (2.0**exponents)[:, None, None]
     bias = torch.zeros(graph.capacity, 1, device=device)
@@ -119,12 +122,13 @@ def test_large_before_likely(score, path, largest, device):
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("head_dim", [16, 64])
 @pytest.mark.parametrize("path", METHODS)
-def test_infinite_feature(path, name, value, device):
+def test_infinite_feature(path, head_dim, name, value, device):
     """Rows that have nothing to do with the node are what they are without it."""
     graph = graphs.batch([10, 70, 33], 0.5).to(device)
-    operands = make_operands("dot", graph, 1, 64, DTYPE)
-    operands[name][12, 0, 5] = value
+    operands = make_operands("dot", graph, 2, head_dim, DTYPE)
+    operands[name][12, 1, 5] = value
     expected, expected_lse = reference.attention("dot", graph, operands)
     out, lse = run(path, "dot", graph, operands)
     finite = expected.isfinite()

@@ -1,13 +1,9 @@
-"""So many nodes and small heads that blocks of the tile kernels take several heads, by turns."""
+"""Heads that blocks of the tile kernels take side by side and by turns."""
 
 import graphs
 import pytest
 import torch
 from calls import check_backward, check_forward, make_operands
-
-BLOCKS = 1024  # cuda/tile_shapes.cuh: from half of it on, a block takes half of the heads
-STRIDE = 64
-
 
 CASES = [
     ("dot", torch.float32),
@@ -16,16 +12,18 @@ CASES = [
     ("additive", torch.float32),
     ("additive", torch.float16),
 ]
+# Two heads of up to 16 features lie side by side. In 16 bits a block takes two such pairs by turns,
+# and two heads of up to 32.
+SHAPES = [(1, 6), (4, 8), (3, 12), (5, 16), (2, 24), (3, 32), (5, 40)]
 
 
 @pytest.mark.parametrize("edge_terms", [False, True])
-@pytest.mark.parametrize("head_dim", [16, 40])
+@pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
 @pytest.mark.parametrize(("score", "dtype"), CASES, ids=str)
-def test_tile(score, dtype, head_dim, edge_terms, device):
-    """Five heads in two blocks: graphs of all sizes, some of their rows with an edge twice."""
-    few = graphs.duplicate_edges(graphs.batch(graphs.BATCH_SIZES, 0.05))
-    times = BLOCKS // 2 * STRIDE // few.num_dst + 1 if device == "cuda" else 2
-    graph = graphs.repeat(few, times).to(device)
-    operands = make_operands(score, graph, 5, head_dim, dtype, edge_terms)
+def test_tile(score, dtype, heads, head_dim, edge_terms, device):
+    """Graphs of all sizes, some of their rows with an edge twice."""
+    graph = graphs.duplicate_edges(graphs.batch(graphs.BATCH_SIZES, 0.05))
+    graph = graphs.repeat(graph, 2).to(device)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms)
     check_forward("tile_fwd", score, graph, operands)
     check_backward("tile_fwd", score, graph, operands)

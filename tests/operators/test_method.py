@@ -150,8 +150,8 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64, "score": "cosine"}, "pmf"),
         (LONG | {"heads": 9, "head_dim": 64, "score": "cosine"}, "smmf"),
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128, "score": "additive"}, "pmf"),
-        ({"num_edges": 6 << 15, "num_rows": 1 << 15}, "pmf"),
-        ({"num_edges": 5 << 15, "num_rows": 1 << 15}, "smmf"),  # a group of lanes a row
+        ({"num_edges": 16 << 15, "num_rows": 1 << 15}, "pmf"),
+        ({"num_edges": 15 << 15, "num_rows": 1 << 15}, "smmf"),  # a group of lanes a row
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 256}, "pmf"),  # many features
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),

@@ -1,0 +1,83 @@
+// Products of float32 numbers as they are, in TF32, for heads too small to be worth making halves of: each number is
+// the sum of two of TF32, high and low, of 22 bits together, and low times low is dropped. TF32 has float32's
+// exponents, so nothing is scaled.
+#pragma once
+
+#include "tile.cuh"
+
+namespace dfgnn::cuda::tile {
+
+constexpr uint32_t kBelow = (1u << 13) - 1;   // the last bits of a number, at which tensor cores do not look
+constexpr uint32_t kHalf = (kBelow + 1) / 2;  // what rounds the rest
+
+// What those bits are worth.
+__device__ __forceinline__ uint32_t low_part(uint32_t x) {
+  return __float_as_uint(__uint_as_float(x) - __uint_as_float(x & ~kBelow));
+}
+
+// d += a * b in TF32.
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// d += a * b for kTiles tiles. Without kSplit numbers are rounded to TF32.
+template <bool kSplit, int kTiles>
+__device__ __forceinline__ void multiply_whole(float (*d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2 * kTiles]) {
+  const auto multiply = [&](const uint32_t (&left)[4], const uint32_t (&right)[2 * kTiles]) {
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) mma_tf32(d[j], left, right[2 * j], right[2 * j + 1]);
+  };
+  if constexpr (kSplit) {
+    uint32_t a_low[4], b_low[2 * kTiles];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a_low[i] = low_part(a[i]);
+#pragma unroll
+    for (int i = 0; i < 2 * kTiles; ++i) b_low[i] = low_part(b[i]);
+    multiply(a_low, b);
+    multiply(a, b_low);
+    multiply(a, b);
+  } else {
+    uint32_t a_near[4], b_near[2 * kTiles];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a_near[i] = a[i] + kHalf;
+#pragma unroll
+    for (int i = 0; i < 2 * kTiles; ++i) b_near[i] = b[i] + kHalf;
+    multiply(a_near, b_near);
+  }
+}
+
+// The weights of a warp's rows as a factor.
+template <class S>
+struct WholeWeights {
+  uint32_t p[kChunk / 8][4];
+
+  __device__ __forceinline__ void set(const Logits& weights, const Features<S>&, const Chunk<S>&) {
+#pragma unroll
+    for (int j = 0; j < kChunk / 8; ++j) {
+#pragma unroll
+      for (int x = 0; x < 4; ++x) p[j][x] = __float_as_uint(weights[j][x % 2 * 2 + x / 2]);
+    }
+  }
+};
+
+// acc += P * chunk. In a sum over 8 nodes, number k of a factor is node 2 k, and number k + 4 is node 2 k + 1, as
+// accumulators have them.
+template <class S>
+__device__ __forceinline__ void whole_nn(Features<S>& acc, const WholeWeights<S>& weights, const Chunk<S>& chunk,
+                                         int head) {
+  constexpr int kTiles = S::kHeadFeatures / 8;
+#pragma unroll
+  for (int j = 0; j < kChunk / 8; ++j) {
+    uint32_t b[2 * kTiles];
+#pragma unroll
+    for (int x = 0; x < 2 * kTiles; ++x) {
+      const int byte = head * S::kHeadBytes + (x / 2 * 8 + lane_group()) * static_cast<int>(sizeof(float));
+      b[x] = *reinterpret_cast<const uint32_t*>(chunk.bytes + chunk.place(chunk_row(j, x % 2), byte / 16) + byte % 16);
+    }
+    multiply_whole<S::kSplit, kTiles>(acc.tiles, weights.p[j], b);
+  }
+}
+
+}  // namespace dfgnn::cuda::tile

@@ -1,0 +1,17 @@
+// Heads whose rows are whole vectors of 16 bytes, which kernels of CUDA load at once.
+#pragma once
+
+#include "../call.h"
+
+namespace dfgnn {
+
+// The operands with zeros behind each head's features up to whole vectors, where that is worth the copies: a row that
+// is not costs the kernels a load for each of its numbers, three to ten times as long altogether, and the tile and
+// resident methods do not take it. What the features mean (scale, norms) is that of those given.
+Attention with_whole_vectors(const Call& call, Attention attention);
+
+// Features [nodes, heads, size], with zeros or without the last ones as it takes; anything of other dimensions as it
+// is.
+at::Tensor with_head_dim(const at::Tensor& features, int64_t head_dim);
+
+}  // namespace dfgnn

@@ -1,0 +1,61 @@
+"""Heads whose rows are no whole vectors of 16 bytes, in calls that are worth zeros behind them."""
+
+import graphs
+import pytest
+import torch
+from calls import (
+    PATHS,
+    SCORES,
+    assert_same_bits,
+    check_backward,
+    check_forward,
+    gradients,
+    make_operands,
+    run,
+)
+
+EDGES_TIMES_HEADS = 1 << 17  # with_whole_vectors of pyg_dfgnn/csrc/cuda/padding.cpp
+
+
+SIZES = [(torch.float32, 13), (torch.bfloat16, 12)]
+
+
+@pytest.mark.parametrize(("dtype", "head_dim"), SIZES, ids=str)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("score", SCORES)
+def test_results(score, path, dtype, head_dim, device):
+    """Graphs of a batch, so that all methods run."""
+    graph = graphs.batch([40, 33, 57] * 20, 0.5).to(device)
+    assert graph.num_edges * 3 > EDGES_TIMES_HEADS
+    operands = make_operands(score, graph, 3, head_dim, dtype, edge_terms=score == "additive")
+    check_forward(path, score, graph, operands)
+    if score != "cosine" or dtype == torch.float32:  # beta's gradient, a sum over all edges
+        check_backward(path, score, graph, operands)
+
+
+def test_layout(device):
+    """Outputs and gradients are contiguous, and the same bits from one call to the next."""
+    graph = graphs.batch([40, 33, 57] * 20, 0.5).to(device)
+    operands = make_operands("dot", graph, 3, 13)
+
+    def results() -> list[torch.Tensor]:
+        leaves = {name: t.clone().requires_grad_() for name, t in operands.items()}
+        out, lse = run("attention", "dot", graph, leaves)
+        return [out, lse, *gradients((out, lse), leaves, with_lse=True).values()]
+
+    first = results()
+    for t in first:
+        assert t.is_contiguous()
+    assert_same_bits(first, results())
+
+
+def test_one_tensor_as_both(device):
+    """x_dst being x_src, of which one padded copy serves."""
+    graph = graphs.batch([40, 33, 57] * 20, 0.5).to(device)
+    operands = make_operands("cosine", graph, 3, 13)
+    x = operands["x_src"]
+    assert x.shape == operands["x_dst"].shape
+    one, both = ({"x_dst": x, "x_src": x, "beta": operands["beta"]} for _ in range(2))
+    both["x_dst"] = x.clone()
+    found, expected = (run("attention", "cosine", graph, operands) for operands in (one, both))
+    assert_same_bits(found, expected)
