@@ -45,11 +45,14 @@ struct EdgeStore {
   A* numbers = nullptr;
 };
 
-// Warps a multiprocessor, as many as registers allow.
-template <Side side, Score score, class S>
+// Warps a multiprocessor, as many as registers allow; more of small heads, whose warps wait for memory most, where a
+// warp takes a row.
+template <Side side, Score score, class S, bool kOwnRows = false>
 constexpr int warps_per_multiprocessor() {
   if (sizeof(typename S::A) == 8) return 1;
-  return side == Side::rows && score != Score::additive_v2 ? 20 : 16;
+  constexpr bool kMore = !kOwnRows && S::kSteps == 1 && (S::kVec == 4 || score == Score::additive);
+  constexpr bool kFew = side == Side::columns || score == Score::additive_v2;
+  return kMore ? (kFew ? 20 : 28) : kFew ? 16 : 20;
 }
 
 // What a piece of a long row leaves in its slot: the sums for grad, then, of columns, those for grad_value.
@@ -127,7 +130,11 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
-  constexpr int kUnroll = S::kSteps > 1 ? 1 : S::kLanes < 4 ? S::kLanes : 4;  // rounds whose rows are in flight at once
+  // Rounds whose rows are in flight at once.
+  constexpr int kMost = S::kVec == 4 && !kOwnRows && (kAdditive || (kShared && kRows)) ? 8 : 4;
+  constexpr int kUnroll = S::kSteps > 1 ? 1 : S::kLanes < kMost ? S::kLanes : kMost;
+  // Long rows go on in whole steps, past the last round with the last again, and without branches.
+  constexpr bool kWholeSteps = S::kSteps == 1 && !kOwnRows;
   const Pass<side> pass{a, g};
   const int h = heads.head, lane = heads.lane;
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
@@ -166,12 +173,12 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
       delta = a.at(g.delta, a.scalar(lane_safe_node, h));
     }
     // One entry a group of lanes: what is a row of features each.
-    for (int round = 0; round < rounds; round += kUnroll) {
+    for (int round = 0; round < (kUnroll == S::kLanes ? 1 : rounds); round += kUnroll) {
       Packed<S> others[kUnroll], other_values[kUnroll];
       int nodes[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (u > 0 && round + u >= rounds) break;
+        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
         nodes[u] = heads.of_round(lane_node, round + u);
         if constexpr (!kAdditive) others[u] = other_row(max(nodes[u], 0));
         if constexpr (!kShared || !kRows) other_values[u] = other_value_row(max(nodes[u], 0));
@@ -179,7 +186,7 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
       A dot = A(0), dp = A(0);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (u > 0 && round + u >= rounds) break;
+        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
         const auto& left = kShared && !kRows ? own : own_value;
         const auto& right = kShared && kRows ? others[u] : other_values[u];
         const A row_dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(pair(own, others[u]));
@@ -202,7 +209,7 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
       if constexpr (score == Score::cosine) operand *= a.at(pass.other_scale(), a.scalar(lane_safe_node, h));
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (u > 0 && round + u >= rounds) break;
+        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
         const A row_operand = heads.of_round(operand, round + u), row_weight = heads.of_round(d.weight, round + u);
         if (round + u >= own_rounds || (!kRows && nodes[u] == kNoNode)) continue;
         if constexpr (!kRows) grad_value.add(row_weight, other_values[u]);
@@ -340,7 +347,7 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
 // Short rows, one a group of lanes.
 template <Side side, Score score, class S>
 __global__ void __launch_bounds__(RowUnits::kThreads,
-                                  (score == Score::additive ? 20 : warps_per_multiprocessor<side, score, S>()))
+                                  (score == Score::additive ? 20 : warps_per_multiprocessor<side, score, S, true>()))
     gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                               RowUnits units, typename S::A*, const EdgeStore<typename S::A>) {
   const Pass<side> pass{a, g};

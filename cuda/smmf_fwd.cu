@@ -25,6 +25,13 @@ constexpr int blocks_per_multiprocessor() {
   return S::kLoop ? 12 : score == Score::cosine && S::kVec == 8 ? 16 : 20;
 }
 
+// The same where a warp takes a row: more of small heads, whose warps wait for memory most.
+template <Score score, class S>
+constexpr int warps_per_multiprocessor() {
+  constexpr bool kFitsMore = S::kVec == 4 || score == Score::dot || score == Score::additive;
+  return sizeof(typename S::A) == 4 && S::kSteps == 1 && kFitsMore ? 28 : blocks_per_multiprocessor<score, S>();
+}
+
 template <Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs,
                                             const Dropout<typename S::A>& dropout, const WarpHeads<S, kOwnRows>& heads,
@@ -33,6 +40,8 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
   constexpr bool kNeedsDots = score != Score::additive;
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;  // src is the value too
   constexpr int kUnroll = rounds_in_flight<score, S>();
+  // Long rows go on in whole steps, past the last round with the last again, and without branches.
+  constexpr bool kWholeSteps = S::kSteps == 1 && !kOwnRows;
   const int h = heads.head, lane = heads.lane;
   const bool in_chunks = S::kLoop && a.head_dim > S::kFeatures;  // features from f on, of more than a fragment has
   const RowReader<S> src_row(a, a.src, h, lane), value_row(a, a.value, h, lane, f);
@@ -61,11 +70,11 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
     const A term = src_term<score>(a, max(lane_node, 0), h);
     const A keep = dropout.factor(e, h);
     // One edge a group of lanes: what is a row of features each.
-    for (int round = 0; round < rounds; round += kUnroll) {
+    for (int round = 0; round < (kUnroll == S::kLanes ? 1 : rounds); round += kUnroll) {
       Packed<S> sources[kUnroll], values[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (u > 0 && round + u >= rounds) break;
+        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
         const int node = max(heads.of_round(lane_node, round + u), 0);
         if (kNeedsDots && !in_chunks) sources[u] = src_row(node);
         if (!kShared || in_chunks) values[u] = value_row(node);
@@ -74,7 +83,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
       if constexpr (kNeedsDots) {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-          if (u > 0 && round + u >= rounds) break;
+          if (!kWholeSteps && u > 0 && round + u >= rounds) break;
           A row_dot;
           if (in_chunks) {
             const int node = max(heads.of_round(lane_node, round + u), 0);
@@ -99,7 +108,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
       for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= fade;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (u > 0 && round + u >= rounds) break;
+        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
         const A row_weight = heads.of_round(weight, round + u);
         if (round + u < own_rounds) out.add(row_weight, kShared && !in_chunks ? sources[u] : values[u]);
       }
@@ -127,7 +136,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
 }
 
 template <Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (blocks_per_multiprocessor<score, S>()))
+__global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<score, S>()))
     forward_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                    RowUnits units, typename S::A* slots) {
   const WarpHeads<S> heads(a.heads);
