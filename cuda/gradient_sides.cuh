@@ -52,7 +52,7 @@ constexpr int warps_per_multiprocessor() {
   if (sizeof(typename S::A) == 8) return 1;
   constexpr bool kMore = !kOwnRows && S::kSteps == 1 && (S::kVec == 4 || score == Score::additive);
   constexpr bool kFew = side == Side::columns || score == Score::additive_v2;
-  return kMore ? (kFew ? 20 : 28) : kFew ? 16 : 20;
+  return kMore ? warps_here<S>(kFew ? 20 : 28) : kFew ? 16 : 20;
 }
 
 // What a piece of a long row leaves in its slot: the sums for grad, then, of columns, those for grad_value.

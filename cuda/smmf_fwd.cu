@@ -29,7 +29,7 @@ constexpr int blocks_per_multiprocessor() {
 template <Score score, class S>
 constexpr int warps_per_multiprocessor() {
   constexpr bool kFitsMore = S::kVec == 4 || score == Score::dot || score == Score::additive;
-  return sizeof(typename S::A) == 4 && S::kSteps == 1 && kFitsMore ? 28 : blocks_per_multiprocessor<score, S>();
+  return S::kSteps == 1 && kFitsMore ? warps_here<S>(28) : blocks_per_multiprocessor<score, S>();
 }
 
 template <Score score, class S, bool kOwnRows>

@@ -1,11 +1,11 @@
 // Masked dense attention on tensor cores: what the tile kernels share, the matrices in shared memory and the sums in
 // registers. A warp owns 16 rows of a window and goes over the tile's other side in chunks of 32 nodes.
 //
-// float32 keeps its accuracy as a sum of two halves, high and low, of 22 bits together (Markidis et al. 2018; low times
-// low is dropped). Halves have few exponents, so each row is first scaled by a power of two, which puts its largest
-// number between 2^14 and 2^15; low parts in shared memory are held times 2^11, so that what is 2^28 times
-// smaller than the largest of its row still has its 22 bits. Where TF32 is allowed, which has as many bits as a half,
-// there are high parts alone.
+// float32 keeps its accuracy as a sum of two numbers, high and low, of 22 bits together (Markidis et al. 2018; low
+// times low is dropped): of TF32 in small heads (tile_tf32.cuh), else of halves. Halves have few exponents, so each row
+// is first scaled by a power of two, which puts its largest number between 2^14 and 2^15; low parts in shared memory
+// are held times 2^11, so that what is 2^28 times smaller than the largest of its row still has its 22 bits. Where TF32
+// is allowed, which has as many bits as a half, there are high parts alone.
 #pragma once
 
 #include "logit.cuh"
@@ -78,9 +78,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 
 constexpr int kMatrixAlignment = 8 * warpgroup::kPanelBytes;  // rows of a panel are swizzled by eights
 
-// Rows of features, at a multiple of kMatrixAlignment. So that no reader meets a bank conflict, pieces of 16 bytes
-// change places as wgmma has it (warpgroup.cuh), or, where S::kSmall, rows lie 16 bytes apart, with addresses that are
-// simpler.
+// Rows of features, at a multiple of kMatrixAlignment where wgmma may read them. So that no reader meets a bank
+// conflict, pieces of 16 bytes change places as wgmma has it (warpgroup.cuh), or, where S::kSmall, rows lie 16 bytes
+// apart, with addresses that are simpler.
 template <class S, int kRows>
 struct Matrix {
   static constexpr int kRowStride = S::kPanelBytes + (S::kSmall ? 16 : 0), kPanelStride = kRows * kRowStride;

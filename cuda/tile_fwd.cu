@@ -147,7 +147,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     for_heads<S>(a.heads, h, [&](int k) {
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
-      infinite += nan_if_infinite<S>(of.out, v);
+      infinite += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = of.m[v] + log(sum);

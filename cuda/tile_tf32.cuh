@@ -7,12 +7,18 @@
 
 namespace dfgnn::cuda::tile {
 
-constexpr uint32_t kBelow = (1u << 13) - 1;   // the last bits of a number, at which tensor cores do not look
-constexpr uint32_t kHalf = (kBelow + 1) / 2;  // what rounds the rest
+constexpr uint32_t kBelow = (1u << 13) - 1;  // the last bits of a number, at which tensor cores do not look
 
 // What those bits are worth.
 __device__ __forceinline__ uint32_t low_part(uint32_t x) {
   return __float_as_uint(__uint_as_float(x) - __uint_as_float(x & ~kBelow));
+}
+
+// The nearest number without them.
+__device__ __forceinline__ uint32_t rounded(uint32_t x) {
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(__uint_as_float(x)));
+  return y;
 }
 
 // d += a * b in TF32.
@@ -41,9 +47,9 @@ __device__ __forceinline__ void multiply_whole(float (*d)[4], const uint32_t (&a
   } else {
     uint32_t a_near[4], b_near[2 * kTiles];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) a_near[i] = a[i] + kHalf;
+    for (int i = 0; i < 4; ++i) a_near[i] = rounded(a[i]);
 #pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) b_near[i] = b[i] + kHalf;
+    for (int i = 0; i < 2 * kTiles; ++i) b_near[i] = rounded(b[i]);
     multiply(a_near, b_near);
   }
 }

@@ -119,7 +119,8 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, doub
 // cheaper than smmf tile has to be to be taken, and how many tiles and heads it takes for resident to be worth it, as a
 // block works on a tile from the beginning to the end, however many multiprocessors are idle. Of graphs whose tiles are
 // sparse enough for a list (_may_be_sparse of graph.py). Forward, smmf gathers with cosine scores half of what resident
-// copies, which in float32 is what counts.
+// copies, which in float32 is what counts, and with additive scores several heads at once (4 of 32: 288 µs instead of
+// 356 on COCO-SP).
 bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   constexpr double kTimesCheaper[2][2] = {{1.1, 1.1}, {1.2, 2.2}};  // float32, 16 bits: forward, backward
   constexpr double kTimesCheaperAdditive[2][2] = {{1.1, 1.5}, {2.0, 2.25}};
@@ -127,6 +128,7 @@ bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) 
   const bool is_half = attention.value.element_size() == 2, is_backward = pass == Pass::backward;
   if (!resident_can_run(attention, pass)) return false;
   if (attention.score == Score::cosine && !is_half && !is_backward) return false;
+  if (attention.score == Score::additive && !is_backward && has_narrow_heads(attention)) return false;
   if (attention.num_dst() * attention.heads() < kTiles[is_half][is_backward] * attention.tile_nodes) return false;
   const auto& times = attention.score == Score::additive ? kTimesCheaperAdditive : kTimesCheaper;
   return blocks < 0 || !tile_can_run(attention) ||

@@ -57,6 +57,18 @@ def test_against_reference(check, path, score, dtype, device):
     check(path, score, graph, operands, dropout_p=0.4, seed=torch.tensor([7], device=device))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("head_dim", [16, 64])
+@pytest.mark.parametrize("score", ["dot", "additive"])
+@pytest.mark.parametrize("check", [check_forward, check_backward])
+def test_dense_tiles(check, score, head_dim, dtype, device):
+    """Rows with edges in several chunks of a tile, an odd number of heads."""
+    graph = graphs.batch([150, 40, 97], 0.6).to(device)
+    operands = make_operands(score, graph, 3, head_dim, dtype, edge_terms=True)
+    seed = torch.tensor([7], device=device)
+    check("tile_fwd", score, graph, operands, dropout_p=0.4, seed=seed)
+
+
 @pytest.mark.parametrize("dropout_p", [0.0, 1.0])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("path", METHODS)

@@ -151,7 +151,7 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         (LONG | {"heads": 9, "head_dim": 64, "score": "cosine"}, "smmf"),
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128, "score": "additive"}, "pmf"),
         ({"num_edges": 16 << 15, "num_rows": 1 << 15}, "pmf"),
-        ({"num_edges": 15 << 15, "num_rows": 1 << 15}, "smmf"),  # a group of lanes a row
+        ({"num_edges": 15 << 15, "num_rows": 1 << 15}, "smmf"),  # many short rows
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 256}, "pmf"),  # many features
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),
@@ -209,7 +209,9 @@ LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches"
     [
         ("float32", {}, "smmf"),  # not tiles and heads enough
         ("float32", {"heads": 400}, "resident"),
-        ("float32", {"heads": 400, "score": "additive"}, "resident"),
+        ("float32", {"heads": 400, "score": "additive"}, "smmf"),  # several heads a warp
+        ("float32", {"heads": 400, "score": "additive", "head_dim": 64}, "resident"),
+        ("float32", {"heads": 400, "score": "additive", "backward": True}, "resident"),
         ("float32", {"heads": 400, "score": "cosine"}, "smmf"),  # which gathers half as much
         ("float32", {"heads": 400, "score": "cosine", "backward": True}, "resident"),
         ("bfloat16", {"heads": 400, "score": "cosine", "head_dim": 64}, "resident"),

@@ -3,6 +3,7 @@
 import calls
 import graphs
 import pytest
+import reference
 import torch
 from calls import assert_same_bits, check_backward, check_forward, gradients, make_operands, run
 
@@ -53,14 +54,38 @@ def test_graphs(name, precision, device):
     check_backward("tile_fwd", "dot", graph, operands)
 
 
+@pytest.mark.parametrize("head_dim", [16, 64])
 @pytest.mark.parametrize("exponent", [-60, 60])
-def test_magnitudes(exponent, precision, device):
+def test_magnitudes(exponent, head_dim, precision, device):
     """Powers of two in the values come out again, as TF32 has float32's exponents."""
     graph = graphs.batch([10, 70, 33], 0.5).to(device)
-    operands = make_operands("dot", graph, 1, 64)
+    operands = make_operands("dot", graph, 1, head_dim)
     out, _ = run("tile_fwd", "dot", graph, operands)
     scaled, _ = run("tile_fwd", "dot", graph, operands | {"v": operands["v"] * 2.0**exponent})
     assert_same_bits([scaled * 2.0**-exponent], [out])
+
+
+# NaN as torch has it, and as GPUs make it: rounding must not carry its bits into the sign.
+NANS = {"torch": 0x7FC00000, "gpu": 0x7FFFFFFF}
+
+
+@pytest.mark.parametrize("head_dim", [16, 64])
+@pytest.mark.parametrize("bits", [*NANS.values(), 0x7F800000], ids=[*NANS, "inf"])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_not_finite(name, bits, head_dim, precision, device):
+    """What a node's infinity or NaN reaches is not finite, and nothing else changes."""
+    graph = graphs.batch([10, 70, 33], 0.5).to(device)
+    operands = make_operands("dot", graph, 3, head_dim)
+    operands[name].view(torch.int32)[12, 1, 5] = bits
+    expected, expected_lse = reference.attention("dot", graph, operands)
+    out, lse = run("tile_fwd", "dot", graph, operands)
+    finite = expected.isfinite()
+    torch.testing.assert_close(out.isfinite(), finite)
+    assert finite.any()
+    assert not finite.all()
+    calls.assert_near(out[finite], expected[finite], TOLERANCE["FORWARD_TOLERANCE"], "out")
+    others = expected_lse.isfinite()
+    calls.assert_near(lse[others], expected_lse[others], TOLERANCE["FORWARD_TOLERANCE"], "lse")
 
 
 @pytest.mark.parametrize("path", ["smmf_fwd", "pmf_fwd", "attention_resident"])

@@ -24,7 +24,7 @@ SIZES = [(torch.float32, 13), (torch.bfloat16, 12)]
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("score", SCORES)
 def test_results(score, path, dtype, head_dim, device):
-    """Graphs of a batch, so that all methods run."""
+    """Graphs of a batch, so that tile runs, too."""
     graph = graphs.batch([40, 33, 57] * 20, 0.5).to(device)
     assert graph.num_edges * 3 > EDGES_TIMES_HEADS
     operands = make_operands(score, graph, 3, head_dim, dtype, edge_terms=score == "additive")
