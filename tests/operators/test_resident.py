@@ -12,7 +12,7 @@ PATH = "attention_resident"
 SCORES = ("dot", "cosine", "additive")
 # Graphs of one node, of no edges, around the sizes of warps and blocks, and larger than most.
 SIZES = [1, 5, 0, 64, 63, 1, 1, 150, 8, 300, 7, 477, 31, 2]
-SHAPES = [(1, 32), (1, 128), (2, 64), (3, 96), (1, 256)]
+SHAPES = [(1, 32), (1, 128), (2, 64), (3, 96), (1, 256), (2, 62)]
 
 
 def route(graph: Csr, tiles: list[int] | None = None, nodes: int = 0, batches: int = 0) -> dict:

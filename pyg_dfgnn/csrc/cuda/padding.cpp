@@ -1,15 +1,30 @@
 #include "padding.h"
 
+#include "../../../cuda/resident_geometry.h"
+#include "../../../cuda/tile_geometry.h"
+
 namespace dfgnn {
+
+namespace {
+
+// Whether the caller asks for a method that takes heads of that size alone.
+bool is_asked_for(const Call& call, const Attention& a, int64_t head_dim) {
+  const int64_t bytes = a.value.element_size();
+  if (a.score == Score::additive_v2 || a.num_dst() != a.num_src()) return false;
+  return (call.route.method == "tile" && cuda::tile::takes_heads(bytes, head_dim)) ||
+         (call.route.method == "resident" && cuda::resident::takes_heads(bytes, a.heads(), head_dim));
+}
+
+}  // namespace
 
 Attention with_whole_vectors(const Call& call, Attention a) {
   // From where on it is faster, forward (H200, MNIST's batch in bfloat16, 3 heads of 12).
   constexpr int64_t kWorthItsCopies = int64_t{1} << 17;  // edges times heads
   const int64_t bytes = a.value.element_size(), numbers = 16 / bytes;
-  const bool is_asked = call.route.method == "tile" || call.route.method == "resident";
-  const bool is_worth_it = a.num_edges() * a.heads() >= kWorthItsCopies && a.num_edges() >= a.num_dst() + a.num_src();
-  if (bytes == 8 || a.head_dim() % numbers == 0 || !(is_asked || is_worth_it)) return a;
+  if (bytes == 8 || a.head_dim() % numbers == 0) return a;
   const int64_t head_dim = (a.head_dim() + numbers - 1) / numbers * numbers;
+  const bool is_worth_it = a.num_edges() * a.heads() >= kWorthItsCopies && a.num_edges() >= a.num_dst() + a.num_src();
+  if (!is_worth_it && !is_asked_for(call, a, head_dim)) return a;
   const bool same_value = a.src.is_same(a.value), same_dst = a.dst.is_same(a.src);
   a.value = with_head_dim(a.value, head_dim);
   a.src = same_value ? a.value : with_head_dim(a.src, head_dim);
