@@ -74,7 +74,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   auto [active, mine, others] = masks.read<kPositions>(w);
 
   const Places places(a.rowptr, a.num_edges, w);
-  MaskRows<kPositions> edges(masks, places, others);
+  MaskRows<kPositions, S::kHeads> edges(masks, places, others);
   const Dropout dropout(a);
   KeptEdges kept(masks, places, others, dropout.kept());
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;

@@ -89,8 +89,9 @@ __device__ __forceinline__ int place_of(const Places::Row& row, int last, int be
   return column == last ? row.last : row.begin + before + __popc(word & (bit - 1)) - (column > last);
 }
 
-// The rows of this thread's accumulators: their words of the masks as chunks go by, and the places of their edges.
-template <bool kPositions>
+// The rows of this thread's accumulators: their words of the masks as chunks go by, and the places of their edges. For
+// several heads what is to be added to logits is made once.
+template <bool kPositions, int kHeads>
 class MaskRows {
  public:
   // `others`: the rows that masks do not serve.
@@ -112,13 +113,9 @@ class MaskRows {
       if (kPositions) before_[v] += __popc(word_[v]);
       word_[v] = has_bits(v) ? rows_[8 * v * kMaskWords + 2 + chunk] : 0;
       shifted_[v] = word_[v] >> chunk_row(0, 0);
-      const uint32_t none = ~shifted_[v], later = none >> 2;
+      if constexpr (kHeads > 1) {
 #pragma unroll
-      for (int x = 0; x < 8; ++x) {
-        constexpr int kInfinity = 23;  // the lowest bit of -inf
-        const int bit = 8 * (x / 2) + x % 2, place = bit > kInfinity ? bit - 2 : bit;
-        const uint32_t is_none = (bit > kInfinity ? later : none) & 1u << place;
-        masks_[v][x] = __int_as_float(is_none * (-1u << (kInfinity - place)));  // the product goes to another pipe
+        for (int x = 0; x < 8; ++x) masks_[v][x] = make_mask(v, x);
       }
     }
   }
@@ -126,7 +123,10 @@ class MaskRows {
   // Whether row v has an edge to element (j, c) of the chunk; what to add to a logit for that, 0 or else -inf; and the
   // place of that edge.
   __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v] & 1u << (8 * j + c)) != 0; }
-  __device__ __forceinline__ float mask(int v, int j, int c) const { return masks_[v][2 * j + c]; }
+  __device__ __forceinline__ float mask(int v, int j, int c) const {
+    if constexpr (kHeads > 1) return masks_[v][2 * j + c];
+    return make_mask(v, 2 * j + c);
+  }
   __device__ __forceinline__ int place(int v, int j, int c) const {
     const int row = chunk_row(j, c), last = rows_[8 * v * kMaskWords + 1];
     return place_of(places_[v], last, before_[v], word_[v], 1u << row, chunk_ * kChunk + row);
@@ -135,11 +135,18 @@ class MaskRows {
  private:
   __device__ __forceinline__ bool has_bits(int v) const { return !(others_ >> warp_row(v) & 1); }
 
+  // By a product, which goes to another pipe than selecting would.
+  __device__ __forceinline__ float make_mask(int v, int x) const {
+    constexpr int kInfinity = 23;  // the lowest bit of -inf
+    const int bit = 8 * (x / 2) + x % 2, down = bit > kInfinity ? 2 : 0, place = bit - down;
+    return __int_as_float((~shifted_[v] >> down & 1u << place) * (-1u << (kInfinity - place)));
+  }
+
   const int* rows_;
   const uint32_t others_;
   int chunk_ = 0, before_[2] = {0, 0};
   uint32_t word_[2] = {0, 0}, shifted_[2] = {};
-  float masks_[2][8] = {};
+  float masks_[2][kHeads > 1 ? 8 : 1] = {};
   Places::Row places_[2];
 };
 
