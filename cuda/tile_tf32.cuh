@@ -21,6 +21,18 @@ __device__ __forceinline__ uint32_t rounded(uint32_t x) {
   return y;
 }
 
+// What becomes of numbers.
+template <int kCount>
+struct Changed {
+  uint32_t x[kCount];
+
+  template <class Change>
+  __device__ __forceinline__ Changed(const uint32_t (&numbers)[kCount], const Change& change) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = change(numbers[i]);
+  }
+};
+
 // d += a * b in TF32.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -36,21 +48,11 @@ __device__ __forceinline__ void multiply_whole(float (*d)[4], const uint32_t (&a
     for (int j = 0; j < kTiles; ++j) mma_tf32(d[j], left, right[2 * j], right[2 * j + 1]);
   };
   if constexpr (kSplit) {
-    uint32_t a_low[4], b_low[2 * kTiles];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) a_low[i] = low_part(a[i]);
-#pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) b_low[i] = low_part(b[i]);
-    multiply(a_low, b);
-    multiply(a, b_low);
+    multiply(Changed(a, low_part).x, b);
+    multiply(a, Changed(b, low_part).x);
     multiply(a, b);
   } else {
-    uint32_t a_near[4], b_near[2 * kTiles];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) a_near[i] = rounded(a[i]);
-#pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) b_near[i] = rounded(b[i]);
-    multiply(a_near, b_near);
+    multiply(Changed(a, rounded).x, Changed(b, rounded).x);
   }
 }
 
