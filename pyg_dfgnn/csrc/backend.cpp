@@ -31,21 +31,22 @@ struct Cpu {
 #ifdef DFGNN_WITH_CUDA
 struct Cuda {
   static ForwardResult forward(Call call) {
-    const auto given = make_attention(call);
-    const auto attention = with_whole_vectors(call, given);
+    auto attention = make_attention(call);
+    const auto head_dim = attention.head_dim();
+    attention = with_whole_vectors(call, std::move(attention));
     const auto method = choose_method(call, attention, Pass::forward);
-    auto [out, lse] = forward_cuda(with_tiles(attention, method, Pass::forward), method);
-    return {with_head_dim(out, given.head_dim()), lse};
+    auto [out, lse] = forward_cuda(with_tiles(std::move(attention), method, Pass::forward), method);
+    return {with_head_dim(out, head_dim), lse};
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
     const auto given = make_attention(call);
-    const auto attention = with_whole_vectors(call, given);
+    auto attention = with_whole_vectors(call, given);
     auto saved = make_saved(call, inputs, given);
     saved.grad_out = with_head_dim(saved.grad_out, attention.head_dim());
     saved.out = with_head_dim(saved.out, attention.head_dim());
     const auto method = choose_method(call, attention, Pass::backward);
-    auto gradients = backward_cuda(with_tiles(attention, method, Pass::backward), saved, method);
+    auto gradients = backward_cuda(with_tiles(std::move(attention), method, Pass::backward), saved, method);
     for (auto* gradient : {&gradients.dst, &gradients.src, &gradients.value}) {
       *gradient = with_head_dim(*gradient, given.head_dim());
     }
