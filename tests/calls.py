@@ -189,6 +189,13 @@ def gradients(
     return dict(zip(operands, found, strict=True))
 
 
+def results(path: str, score: str, graph: Csr, operands: dict[str, Tensor]) -> list[Tensor]:
+    """out, lse and their gradients."""
+    leaves = {name: t.detach().requires_grad_() for name, t in operands.items()}
+    outputs = run(path, score, graph, leaves)
+    return [*outputs, *gradients(outputs, leaves, with_lse=True).values()]
+
+
 def gradient_terms(name: str, head_dim: int) -> float:
     """The size of what is added up in a gradient; those of beta and att are sums over all edges."""
     return {"beta": 1.0, "att": 2.0 * head_dim**0.5}.get(name, 0.1)

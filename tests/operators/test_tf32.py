@@ -5,7 +5,7 @@ import graphs
 import pytest
 import reference
 import torch
-from calls import assert_same_bits, check_backward, check_forward, gradients, make_operands, run
+from calls import assert_same_bits, check_backward, check_forward, make_operands, results, run
 
 SCORES = ("dot", "cosine", "additive")
 # Of TF32's 11 bits, as fp16 has: times float16's errors, as inputs are rounded as well.
@@ -28,12 +28,6 @@ def precision(request, monkeypatch):
     ALLOWED[request.param]()
     yield request.param
     torch.set_float32_matmul_precision("highest")
-
-
-def results(path, score, graph, operands):
-    leaves = {name: t.detach().requires_grad_() for name, t in operands.items()}
-    out, lse = run(path, score, graph, leaves)
-    return [out, lse, *gradients((out, lse), leaves, with_lse=True).values()]
 
 
 @pytest.mark.parametrize("edge_terms", [False, True], ids=["plain", "edge_terms"])

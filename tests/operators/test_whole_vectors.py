@@ -9,15 +9,17 @@ from calls import (
     assert_same_bits,
     check_backward,
     check_forward,
-    gradients,
     make_operands,
+    results,
     run,
 )
 
 EDGES_TIMES_HEADS = 1 << 17  # with_whole_vectors of pyg_dfgnn/csrc/cuda/padding.cpp
-
-
 SIZES = [(torch.float32, 13), (torch.bfloat16, 12)]
+
+
+def batch(device: str) -> graphs.Csr:
+    return graphs.batch([40, 33, 57] * 20, 0.5).to(device)
 
 
 @pytest.mark.parametrize(("dtype", "head_dim"), SIZES, ids=str)
@@ -25,7 +27,7 @@ SIZES = [(torch.float32, 13), (torch.bfloat16, 12)]
 @pytest.mark.parametrize("score", SCORES)
 def test_results(score, path, dtype, head_dim, device):
     """Graphs of a batch, so that tile runs, too."""
-    graph = graphs.batch([40, 33, 57] * 20, 0.5).to(device)
+    graph = batch(device)
     assert graph.num_edges * 3 > EDGES_TIMES_HEADS
     operands = make_operands(score, graph, 3, head_dim, dtype, edge_terms=score == "additive")
     check_forward(path, score, graph, operands)
@@ -35,23 +37,18 @@ def test_results(score, path, dtype, head_dim, device):
 
 def test_layout(device):
     """Outputs and gradients are contiguous, and the same bits from one call to the next."""
-    graph = graphs.batch([40, 33, 57] * 20, 0.5).to(device)
+    graph = batch(device)
     operands = make_operands("dot", graph, 3, 13)
 
-    def results() -> list[torch.Tensor]:
-        leaves = {name: t.clone().requires_grad_() for name, t in operands.items()}
-        out, lse = run("attention", "dot", graph, leaves)
-        return [out, lse, *gradients((out, lse), leaves, with_lse=True).values()]
-
-    first = results()
+    first, second = (results("attention", "dot", graph, operands) for _ in range(2))
     for t in first:
         assert t.is_contiguous()
-    assert_same_bits(first, results())
+    assert_same_bits(first, second)
 
 
 def test_one_tensor_as_both(device):
     """x_dst being x_src, of which one padded copy serves."""
-    graph = graphs.batch([40, 33, 57] * 20, 0.5).to(device)
+    graph = batch(device)
     operands = make_operands("cosine", graph, 3, 13)
     x = operands["x_src"]
     assert x.shape == operands["x_dst"].shape
