@@ -26,6 +26,17 @@ __device__ __forceinline__ float to_accumulate(__half x) { return __half2float(x
 __device__ __forceinline__ float to_accumulate(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ double to_accumulate(double x) { return x; }
 
+// The i-th number of what was loaded as words.
+template <class T>
+__device__ __forceinline__ typename Accumulate<T>::type number_of(const void* words, int i) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // the upper half of a float's bits: one instruction, not two
+    const uint32_t word = static_cast<const uint32_t*>(words)[i / 2];
+    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xFFFF0000u);
+  } else {
+    return to_accumulate(static_cast<const T*>(words)[i]);
+  }
+}
+
 template <class T>
 __device__ __forceinline__ T from_accumulate(typename Accumulate<T>::type x) {
   if constexpr (sizeof(T) == 2) {
@@ -100,7 +111,8 @@ struct Packed {
   }
 
   __device__ __forceinline__ typename S::A operator[](int i) const {
-    return to_accumulate(reinterpret_cast<const T*>(steps)[i]);
+    if constexpr (S::kVec == 1) return to_accumulate(steps[i]);
+    if constexpr (S::kVec > 1) return number_of<T>(steps, i);
   }
 
   template <class Other>

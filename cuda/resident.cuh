@@ -90,9 +90,7 @@ struct Packed {
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) steps[s] = *reinterpret_cast<const uint4*>(row + pieces[s]);
   }
-  __device__ __forceinline__ float number(int step, int v) const {
-    return to_accumulate(reinterpret_cast<const typename S::T*>(steps + step)[v]);
-  }
+  __device__ __forceinline__ float number(int step, int v) const { return number_of<typename S::T>(steps + step, v); }
 };
 
 __device__ __forceinline__ uint4 pack_piece(const float* x, float) {

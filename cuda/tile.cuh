@@ -139,7 +139,7 @@ struct Piece {
  private:
   template <class Vector>
   __device__ __forceinline__ static float number(const Vector& vector, int i) {
-    return to_accumulate(reinterpret_cast<const typename S::Factor*>(&vector)[i]);
+    return number_of<typename S::Factor>(&vector, i);
   }
 };
 

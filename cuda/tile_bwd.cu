@@ -62,9 +62,8 @@ class OutPieces {
 #pragma unroll
     for (int x = 0; x < kCount; ++x) {
       const Piece<S> grad(grads, row, k * kPieces + piece(x) % kPieces);
-      const T* out = reinterpret_cast<const T*>(&pieces_[k][x]);
 #pragma unroll
-      for (int f = 0; f < kNumbers; ++f) sum += grad.x[f] * to_accumulate(out[f]);
+      for (int f = 0; f < kNumbers; ++f) sum += grad.x[f] * number_of<T>(&pieces_[k][x], f);
     }
     return lanes_sum<kLanes>(sum);
   }
