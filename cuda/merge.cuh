@@ -22,103 +22,157 @@ struct Merge {
 };
 
 struct MergePlan {
-  static constexpr int kThreads = 256, kWarps = kThreads / kWarp, kVec = 4;
-  int rows;  // of a block
-
-  // One after another, so not many where blocks are few.
-  explicit MergePlan(int64_t num_rows) : rows(num_rows > (1 << 16) ? kThreads : kWarp) {}
+  static constexpr int kThreads = 512, kWarps = kThreads / kWarp, kVec = 4, kFeatures = kWarp * kVec;
+  static constexpr int kAtOnce = 2;         // slots of a warp
+  static constexpr int kSegments = 8;       // of a block
+  static constexpr unsigned kBlocks = 512;  // of so many, a block takes all heads
 };
 
-template <class T>
-__global__ void __launch_bounds__(MergePlan::kThreads) merge_kernel(Merge<T> m, MergePlan plan) {
-  using A = typename Accumulate<T>::type;
-  constexpr int kWarps = MergePlan::kWarps, kVec = MergePlan::kVec, kFeatures = kWarp * kVec;
-  __shared__ A sums[kWarps][kFeatures], states[kWarps][2];
-  __shared__ uint32_t long_rows[kWarps];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, h = blockIdx.y;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.rows, mine = first + threadIdx.x;
-  const bool is_long =
-      threadIdx.x < plan.rows && mine < m.num_rows && row_range(m.ptr, mine, m.num_entries).size() > m.units.segment;
-  const uint32_t ballot = __ballot_sync(kAllLanes, is_long);
-  if (lane == 0) long_rows[warp] = ballot;
-  if (!__syncthreads_or(is_long)) return;
+constexpr int64_t kNoRow = -1;
 
-  for (int group = 0; group < plan.rows / kWarp; ++group) {
-    for (uint32_t left = long_rows[group]; left != 0; left &= left - 1) {
-      const int64_t row = first + group * kWarp + __ffs(left) - 1;
-      const Range entries = row_range(m.ptr, row, m.num_entries);
-      const int64_t begin = entries.begin / m.units.segment, end = (entries.end - 1) / m.units.segment + 1;
-      const auto piece = [&](int64_t s) {
-        const int64_t slot = 2 * s + (entries.begin > s * m.units.segment);
-        return m.slots + (slot * m.heads + h) * m.width;
-      };
-      A row_max = A(0), factor = A(1);
-      if (m.lse) {
-        A largest = -INFINITY, sum = A(0);
-        for (int64_t s = begin + threadIdx.x; s < end; s += MergePlan::kThreads) {
-          largest = max(largest, piece(s)[m.features]);
-        }
-        largest = warp_max(largest);
-        if (lane == 0) states[warp][0] = largest;
-        __syncthreads();
-        row_max = states[0][0];
-        for (int w = 1; w < kWarps; ++w) row_max = max(row_max, states[w][0]);
-        for (int64_t s = begin + threadIdx.x; s < end; s += MergePlan::kThreads) {
-          sum += exp_difference(piece(s)[m.features], row_max) * piece(s)[m.features + 1];
-        }
-        sum = lanes_sum<kWarp>(sum);
-        if (lane == 0) states[warp][1] = sum;
-        __syncthreads();
-        sum = A(0);
-        for (int w = 0; w < kWarps; ++w) sum += states[w][1];
-        factor = sum == A(0) ? A(0) : A(1) / sum;
-        if (threadIdx.x == 0) m.lse[row * m.heads + h] = row_max + log(sum);
-      }
-      int offset = 0;  // in the slot
-      if (m.number) {
-        A x = A(0);
-        for (int64_t s = begin + lane; s < end; s += kWarp) x += piece(s)[0];
-        x = lanes_sum<kWarp>(x);
-        if (threadIdx.x == 0) m.number[row * m.heads + h] = x;
-        offset = 1;
-      }
-      for (T* result : m.rows) {
-        if (!result) continue;
-        for (int f = 0; f < m.features; f += kFeatures) {
-          A x[kVec] = {};
-#pragma unroll 2
-          for (int64_t s = begin + warp; s < end; s += kWarps) {
-            const A* from = piece(s);
-            const A weight = m.lse ? exp_difference(from[m.features], row_max) : A(1);
+// The slots of a row in pieces, and sums over them by a block.
+template <class T>
+class MergedRow {
+ public:
+  using A = typename Accumulate<T>::type;
+  using Plan = MergePlan;
+  struct Shared {
+    A sums[Plan::kWarps][Plan::kFeatures], states[Plan::kWarps][2];
+  };
+
+  __device__ __forceinline__ MergedRow(const Merge<T>& m, Shared& shared, int64_t row)
+      : m_(m), shared_(shared), row_(row) {
+    const Range entries = row_range(m.ptr, row, m.num_entries);
+    first_ = entries.begin;
+    begin_ = entries.begin / m.units.segment;
+    end_ = (entries.end - 1) / m.units.segment + 1;
+  }
+
+  // All results of a head.
+  __device__ __forceinline__ void merge(int h) const {
+    A row_max = A(0), factor = A(1);
+    if (m_.lse) factor = merge_states(h, row_max);
+    int offset = 0;  // in the slot
+    if (m_.number) {
+      A x = A(0);
+      for (int64_t s = begin_ + lane(); s < end_; s += kWarp) x += slot(s, h)[0];
+      x = lanes_sum<kWarp>(x);
+      if (threadIdx.x == 0) m_.number[row_ * m_.heads + h] = x;
+      offset = 1;
+    }
+    for (T* result : m_.rows) {
+      if (!result) continue;
+      for (int f = 0; f < m_.features; f += Plan::kFeatures) merge_features(h, row_max, factor, offset, f, result);
+      offset += m_.features;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return threadIdx.x % kWarp; }
+  static __device__ __forceinline__ int warp() { return threadIdx.x / kWarp; }
+
+  // What the row's piece in segment s left.
+  __device__ __forceinline__ const A* slot(int64_t s, int h) const {
+    const int64_t slot = 2 * s + (first_ > s * m_.units.segment);
+    return m_.slots + (slot * m_.heads + h) * m_.width;
+  }
+
+  // The softmax's maximum and, returned, what its weighted sums are to be multiplied by.
+  __device__ __forceinline__ A merge_states(int h, A& row_max) const {
+    A largest = -INFINITY, sum = A(0);
+    for (int64_t s = begin_ + threadIdx.x; s < end_; s += Plan::kThreads) {
+      largest = max(largest, slot(s, h)[m_.features]);
+    }
+    largest = warp_max(largest);
+    if (lane() == 0) shared_.states[warp()][0] = largest;
+    __syncthreads();
+    row_max = shared_.states[0][0];
+    for (int w = 1; w < Plan::kWarps; ++w) row_max = max(row_max, shared_.states[w][0]);
+    for (int64_t s = begin_ + threadIdx.x; s < end_; s += Plan::kThreads) {
+      sum += exp_difference(slot(s, h)[m_.features], row_max) * slot(s, h)[m_.features + 1];
+    }
+    sum = lanes_sum<kWarp>(sum);
+    if (lane() == 0) shared_.states[warp()][1] = sum;
+    __syncthreads();
+    sum = A(0);
+    for (int w = 0; w < Plan::kWarps; ++w) sum += shared_.states[w][1];
+    if (threadIdx.x == 0) m_.lse[row_ * m_.heads + h] = row_max + log(sum);
+    return sum == A(0) ? A(0) : A(1) / sum;
+  }
+
+  // Features from f on, as many as the block takes at once: warps take slots in turn.
+  __device__ __forceinline__ void merge_features(int h, A row_max, A factor, int offset, int f, T* result) const {
+    constexpr int kVec = Plan::kVec, kAtOnce = Plan::kAtOnce, kWarps = Plan::kWarps;
+    A x[kVec] = {};
+#pragma unroll 1
+    for (int64_t first = begin_ + warp(); first < end_; first += kAtOnce * kWarps) {
+      A m[kAtOnce], numbers[kAtOnce][kVec];
 #pragma unroll
-            for (int v = 0; v < kVec; ++v) {
-              const int i = f + v * kWarp + lane;
-              if (i < m.features) x[v] += weight * from[offset + i];
-            }
-          }
+      for (int t = 0; t < kAtOnce; ++t) {  // past the end, the last again
+        const A* from = slot(min(first + t * kWarps, end_ - 1), h);
+        m[t] = m_.lse ? from[m_.features] : A(0);
 #pragma unroll
-          for (int v = 0; v < kVec; ++v) sums[warp][v * kWarp + lane] = x[v];
-          __syncthreads();
-          const int i = f + static_cast<int>(threadIdx.x);
-          if (threadIdx.x < kFeatures && i < m.features) {
-            A total = A(0);
-            for (int w = 0; w < kWarps; ++w) total += sums[w][threadIdx.x];
-            result[(row * m.heads + h) * m.features + i] = from_accumulate<T>(total * factor);
-          }
-          __syncthreads();
-        }
-        offset += m.features;
+        for (int v = 0; v < kVec; ++v) numbers[t][v] = from[offset + min(f + v * kWarp + lane(), m_.features - 1)];
+      }
+#pragma unroll
+      for (int t = 0; t < kAtOnce; ++t) {
+        const A weight = m_.lse ? exp_difference(m[t], row_max) : A(1);
+        if (first + t * kWarps >= end_) break;
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) x[v] += weight * numbers[t][v];
       }
     }
+    __syncthreads();  // all have read what was there
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) shared_.sums[warp()][v * kWarp + lane()] = x[v];
+    __syncthreads();
+    const int i = f + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < Plan::kFeatures && i < m_.features) {
+      A total = A(0);
+      for (int w = 0; w < kWarps; ++w) total += shared_.sums[w][threadIdx.x];
+      result[(row_ * m_.heads + h) * m_.features + i] = from_accumulate<T>(total * factor);
+    }
+  }
+
+  const Merge<T>& m_;
+  Shared& shared_;
+  const int64_t row_;
+  int64_t first_, begin_, end_;  // its first entry; segments
+};
+
+// Blocks look for rows in pieces in a few segments each: such a row is that of the last entry of the segment in which
+// it begins.
+template <class T>
+__global__ void __launch_bounds__(MergePlan::kThreads, 2) merge_kernel(const __grid_constant__ Merge<T> m) {
+  __shared__ typename MergedRow<T>::Shared shared;
+  __shared__ int64_t rows[MergePlan::kSegments];
+  const int warp = threadIdx.x / kWarp;
+  const int64_t segment = static_cast<int64_t>(blockIdx.x) * MergePlan::kSegments + warp;
+  int64_t own = kNoRow;
+  if (segment < m.units.segments) {
+    const int64_t first = segment * m.units.segment;
+    own = warp_find_row(m.ptr, m.num_rows, min(first + m.units.segment, m.num_entries) - 1);
+    const Range entries = row_range(m.ptr, own, m.num_entries);
+    if (entries.size() <= m.units.segment || entries.begin < first) own = kNoRow;
+  }
+  if (threadIdx.x % kWarp == 0) rows[warp] = own;
+  if (!__syncthreads_or(own != kNoRow)) return;
+  for (const int64_t row : rows) {
+    if (row == kNoRow) continue;
+    const MergedRow<T> merged(m, shared, row);
+    for (int h = blockIdx.y; h < m.heads; h += gridDim.y) merged.merge(h);
   }
 }
 
 template <class T>
 cudaError_t launch_merge(const Merge<T>& m, cudaStream_t stream) {
   if (m.units.segments == 0) return cudaSuccess;
-  const MergePlan plan(m.num_rows);
-  const dim3 grid(static_cast<unsigned>((m.num_rows + plan.rows - 1) / plan.rows), m.heads);
-  merge_kernel<T><<<grid, MergePlan::kThreads, 0, stream>>>(m, plan);
+  const unsigned blocks = (m.units.segments + MergePlan::kSegments - 1) / MergePlan::kSegments;
+  const unsigned heads = MergePlan::kBlocks / blocks;  // blocks of several heads, where there are few
+  merge_kernel<T><<<dim3(blocks, heads < 1         ? 1
+                                 : heads < m.heads ? heads
+                                                   : m.heads),
+                    MergePlan::kThreads, 0, stream>>>(m);
   return cudaGetLastError();
 }
 

@@ -66,12 +66,12 @@ constexpr int warps_here(int warps) {
 #endif
 }
 
-// Pieces of 1024 entries at least, then so that there are at least 16K of them, enough to fill any device; of few
+// Pieces of 512 entries at least, then so that there are at least 16K of them, enough to fill any device; of few
 // entries, smaller ones, as then nothing hides the time that a warp takes for a row. Slots, of which each has
 // `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 8 MiB. `longest`: entries of the longest
 // row, if known.
 inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest = -1) {
-  constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kLeast = 1024, kPieces = 16384, kMost = 4096;
+  constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kLeast = 512, kPieces = 16384, kMost = 4096;
   constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
   const int64_t least = num_entries <= kFew ? kFewLeast : kLeast;
   int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
@@ -271,18 +271,19 @@ bool launch_short_rows(RowUnits& units, int64_t num_rows, int64_t num_entries, i
 }
 
 // The row of a group of `apart` lanes, of a block that has `rows` of them.
-__device__ __forceinline__ int64_t own_row(unsigned block, int rows, int apart) {
-  return static_cast<int64_t>(block) * rows + threadIdx.x / apart;
+__device__ __forceinline__ int own_row(unsigned block, int rows, int apart) {
+  return static_cast<int>(block) * rows + static_cast<int>(threadIdx.x) / apart;
 }
 
 // Calls visit(has_row, row, entries) once, for a row of at most `most` entries.
 template <class Visit>
-__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries, int64_t row,
+__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries, int row,
                                             int64_t most, const Visit& visit) {
-  Range entries = row_range(ptr, min(row, num_rows - 1), num_entries);
-  const bool has_row = row < num_rows && entries.size() <= most;
+  const int last = static_cast<int>(num_rows) - 1, safe_row = min(row, last);
+  Range entries = row_range(ptr, safe_row, num_entries);
+  const bool has_row = row <= last && entries.size() <= most;
   if (!has_row || entries.size() == 0) entries = {0, 0};  // others' entries may make the lanes read the first
-  visit(has_row, static_cast<int>(min(row, num_rows - 1)), entries);
+  visit(has_row, safe_row, entries);
 }
 
 }  // namespace dfgnn::cuda

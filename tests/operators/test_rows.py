@@ -126,9 +126,21 @@ def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, device):
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 100), (2, 128), (1, 512)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_that_are_whole(method, score, heads, head_dim, dtype, cuda):
-    """Of so many edges that pieces are of 1024: rows of 100 are several batches of a warp."""
+    """Of so many edges that pieces are of 512: rows of 100 are several batches of a warp."""
     graph = graphs.from_degrees([100] * 2700 + [0, 1, 33, 2100], 2000).to(cuda)
     check_both(method, score, graph, heads, head_dim, dtype)
+
+
+# Rows that begin and end where pieces of 512 edges do, or next to that; and one of 150 pieces.
+PIECES = [512, 1024, 511, 1, 513, 511, 1025, 0, 1023, 1, 512, 513, 2, 76_800, 0, 1024]
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
+def test_pieces(method, score, heads, cuda):
+    graph = graphs.from_degrees([*PIECES, *[100] * 2000, *PIECES, 0], 3000).to(cuda)
+    check_both(method, score, graph, heads, 40, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
