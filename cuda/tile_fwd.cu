@@ -1,6 +1,7 @@
 // Tile forward: masked dense attention of one window of rows with its tile, an online softmax over chunks of sources.
 #include "device.h"
 #include "edge_by_edge.cuh"
+#include "tile_additive.cuh"
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
 #include "tile_masks.cuh"
@@ -52,21 +53,34 @@ struct Running {
   }
 };
 
+// Whether weights are products of two factors, made for each node.
+template <Score score, bool kPositions>
+constexpr bool kHasFactors = score == Score::additive && !kPositions;
+
 // Heads from h on of a window.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs,
                                                const BlockWindow& w, int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
+  constexpr bool kFactored = kHasFactors<score, kPositions>;
   masks.stage(a.row_masks, w);
   const WindowRows<S> queries{stages};
   if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
   ForwardChunks<score, S, S::kWarpgroup> chunks(stages + kQueriesBytes<score, S>,
                                                 Rows<S>(a, kNeedsDots ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
-  float dst[S::kHeads][2];
+  Running<S> running[S::kHeads];
+  float dst[S::kHeads][2], top[S::kHeads];
+  AdditiveFactors factors[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
+    if constexpr (kFactored) top[k] = largest_src(a, w, h + k);
 #pragma unroll
-    for (int v = 0; v < 2; ++v) dst[k][v] = dst_term<score>(a, i[v], h + k);
+    for (int v = 0; v < 2; ++v) {
+      dst[k][v] = dst_term<score>(a, i[v], h + k);
+      if constexpr (kFactored) {
+        factors[k][v] = AdditiveFactors::of_dst(dst[k][v], top[k], a.slope_below_zero, running[k].m[v]);
+      }
+    }
   });
   wait_for_copies();
   if (kNeedsDots) Rows<S>::prepare(queries);
@@ -79,7 +93,6 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   KeptEdges kept(masks, places, others, dropout.kept());
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
-  Running<S> running[S::kHeads];
   bool is_first = true;
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
@@ -101,32 +114,47 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           start_product_nt<S>(p, queries, keys, k);
           finish<S>(p);
         }
-        float largest[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-        for (int x = 0; x < 8; ++x) {
-          const int j = x / 2, c = x % 2;
-          const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
-#pragma unroll
-          for (int v = 0; v < 2; ++v) {
-            float& s = p[j][2 * v + c];
-            const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-            s = logit_of<score, kPositions>(a, s, dst[k][v], src, e, h + k).value + edges.mask(v, j, c);
-            largest[v] = max(largest[v], s);
-          }
-        }
-        to.grow(largest, is_first);
-        if (draws) {
-          kept.draw([&](int place) { return dropout.keeps(places.of_all(place), h + k); });
-        }
-#pragma unroll
-        for (int v = 0; v < 2; ++v) {
-          const float base = to.m[v] == -INFINITY ? 0 : to.m[v];
+        if constexpr (kFactored) {
+          const auto lane_factors = AdditiveFactors::of_src(lane_src[k], top[k], a.slope_below_zero);
 #pragma unroll
           for (int x = 0; x < 8; ++x) {
-            float& s = p[x / 2][2 * v + x % 2];
-            s = exp2_of(kLog2e * (s - base));
-            to.sum[v] += s;
-            if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
+            const int j = x / 2, c = x % 2;
+            const AdditiveFactors src = lane_factors.of_chunk_row(j, c);
+#pragma unroll
+            for (int v = 0; v < 2; ++v) {
+              const float weight = edges.has(v, j, c) ? factors[k][v].weight(src) : 0;
+              p[j][2 * v + c] = weight;
+              to.sum[v] += weight;
+            }
+          }
+        } else {
+          float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+          for (int x = 0; x < 8; ++x) {
+            const int j = x / 2, c = x % 2;
+            const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
+#pragma unroll
+            for (int v = 0; v < 2; ++v) {
+              float& s = p[j][2 * v + c];
+              const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
+              s = logit_of<score, kPositions>(a, s, dst[k][v], src, e, h + k).value + edges.mask(v, j, c);
+              largest[v] = max(largest[v], s);
+            }
+          }
+          to.grow(largest, is_first);
+          if (draws) {
+            kept.draw([&](int place) { return dropout.keeps(places.of_all(place), h + k); });
+          }
+#pragma unroll
+          for (int v = 0; v < 2; ++v) {
+            const float base = to.m[v] == -INFINITY ? 0 : to.m[v];
+#pragma unroll
+            for (int x = 0; x < 8; ++x) {
+              float& s = p[x / 2][2 * v + x % 2];
+              s = exp2_of(kLog2e * (s - base));
+              to.sum[v] += s;
+              if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
+            }
           }
         }
       }
@@ -148,6 +176,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
       infinite += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
+      if (kFactored && sum < AdditiveFactors::kLeast && masks.has_edges(window_row(v))) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = of.m[v] + log(sum);
@@ -189,9 +218,10 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
     static_assert(bytes + sizeof(WindowMasks) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
     const bool may_be_warpgroups = S::kForWarpgroup && major == 9;
-    return launch_tile<S>(needs_positions(a) ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
-                          may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream, Typed<typename S::T>{a},
-                          outputs);
+    const bool has_no_factors = score == Score::additive && !(a.negative_slope > 0 && a.negative_slope <= 1);
+    return launch_tile<S>(
+        needs_positions(a) || has_no_factors ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
+        may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream, Typed<typename S::T>{a}, outputs);
   });
 }
 

@@ -28,6 +28,9 @@ struct WindowMasks {
     }
   }
 
+  // Whether a row that they serve has any.
+  __device__ __forceinline__ bool has_edges(int row) const { return (rows[row][0] & (kMaskIrregular - 1)) != 0; }
+
   // kPositions: whether places of edges are asked for.
   template <bool kPositions>
   __device__ __forceinline__ WindowEdges read(const BlockWindow& w) const {
