@@ -2,48 +2,9 @@
 // either side: it makes the logits again, pulls the rows of features it needs, and writes every result once.
 #pragma once
 
-#include "gradient.cuh"
-#include "merge.cuh"
-#include "row_sum.cuh"
-#include "sddmm.cuh"
+#include "narrow_gradient.cuh"
 
 namespace dfgnn::cuda {
-
-// A node's own rows stay in registers, those of the nodes that it shares edges with are gathered.
-enum class Side { rows, columns };
-
-template <Side side>
-struct Pass {
-  const Attention& a;
-  const Gradients& g;
-
-  __host__ __device__ __forceinline__ static constexpr bool rows() { return side == Side::rows; }
-  __host__ __device__ __forceinline__ const Index& ptr() const { return rows() ? a.rowptr : a.colptr; }
-  __host__ __device__ __forceinline__ const Index& others() const { return rows() ? a.col : a.row; }
-  __host__ __device__ __forceinline__ int64_t num_own() const { return rows() ? a.num_dst : a.num_src; }
-  __host__ __device__ __forceinline__ int64_t num_others() const { return rows() ? a.num_src : a.num_dst; }
-  __host__ __device__ __forceinline__ const void* own() const { return rows() ? a.dst : a.src; }
-  __host__ __device__ __forceinline__ const void* own_value() const { return rows() ? g.grad_out : a.value; }
-  __host__ __device__ __forceinline__ const void* other() const { return rows() ? a.src : a.dst; }
-  __host__ __device__ __forceinline__ const void* other_value() const { return rows() ? a.value : g.grad_out; }
-  __host__ __device__ __forceinline__ const void* other_scale() const { return rows() ? a.src_scale : a.dst_scale; }
-  __host__ __device__ __forceinline__ void* grad() const { return rows() ? g.dst : g.src; }
-};
-
-// What the rows leave to the columns, where it is kept: EdgeGradient's weight and operand of each edge and head.
-template <class A>
-struct alignas(2 * sizeof(A)) Pair {
-  A weight, operand;
-};
-
-// Memory for that, and, of scores with dot products, for a number that one kernel leaves to the next: dP, in the order
-// of the rows, then the weights of the columns' second sum, in that of the columns. [num_edges, heads]; null where
-// nothing is kept.
-template <class A>
-struct EdgeStore {
-  Pair<A>* pairs = nullptr;
-  A* numbers = nullptr;
-};
 
 // Warps a multiprocessor, as many as registers allow; more of small heads, whose warps wait for memory most, where a
 // warp takes a row.
@@ -52,89 +13,21 @@ constexpr int warps_per_multiprocessor() {
   if (sizeof(typename S::A) == 8) return 1;
   constexpr bool kMore = !kOwnRows && S::kSteps == 1 && (S::kVec == 4 || score == Score::additive);
   constexpr bool kFew = side == Side::columns || score == Score::additive_v2;
+  if (kOwnRows && score == Score::additive) return S::kSteps == 1 && side == Side::rows ? 24 : 20;
   return kMore ? warps_here<S>(kFew ? 20 : 28) : kFew ? 16 : 20;
 }
 
-// What a piece of a long row leaves in its slot: the sums for grad, then, of columns, those for grad_value.
-template <Side side, Score score>
-__host__ __device__ constexpr int slot_width(int head_dim) {
-  return (score == Score::additive ? 1 : head_dim) + (side == Side::columns ? head_dim : 0);
-}
-
-// Stores the sums of row (or column) n and head h, or, of a piece, leaves them in its slot.
-template <Side side, Score score, class T, class Sum>
-__device__ __forceinline__ void store_gradients(const Typed<T>& a, const Gradients& g, int n, int h, Sum grad,
-                                                Sum grad_value, typename Typed<T>::A grad_scalar, bool stores_scalar,
-                                                typename Typed<T>::A factor, int64_t slot,
-                                                typename Typed<T>::A* slots) {
-  using A = typename Typed<T>::A;
-  const Pass<side> pass{a, g};
-  if (slot == kWhole) {
-    if constexpr (side == Side::columns) grad_value.store(a.features(g.value, n, h), a.head_dim, A(1));
-    if constexpr (score == Score::additive) {
-      if (stores_scalar) static_cast<A*>(pass.grad())[a.scalar(n, h)] = grad_scalar;
-    } else {
-      grad.store(a.features(pass.grad(), n, h), a.head_dim, factor);
-    }
-  } else {
-    const int width = slot_width<side, score>(a.head_dim);
-    A* piece = slots + (slot * a.heads + h) * width;
-    if constexpr (side == Side::columns) grad_value.store_piece(piece + width - a.head_dim, a.head_dim, A(1));
-    if constexpr (score == Score::additive) {
-      if (stores_scalar) *piece = grad_scalar;
-    } else {
-      grad.store_piece(piece, a.head_dim, factor);
-    }
-  }
-}
-
-// Adds up what pieces left.
-template <Side side, Score score, class S>
-cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUnits& units, const typename S::A* slots,
-                            cudaStream_t stream) {
-  using T = typename S::T;
-  using A = typename S::A;
-  const Pass<side> pass{a, g};
-  Merge<T> merge{pass.ptr(), pass.num_own(), a.num_edges, units,  a.heads, slots, slot_width<side, score>(a.head_dim),
-                 a.head_dim, nullptr,        {},          nullptr};
-  if constexpr (score == Score::additive) {
-    merge.number = static_cast<A*>(pass.grad());
-  } else {
-    merge.rows[0] = static_cast<T*>(pass.grad());
-  }
-  if constexpr (side == Side::columns) merge.rows[1] = static_cast<T*>(g.value);
-  return launch_merge(merge, stream);
-}
-
-// delta_i = <grad_out_i, out_i> - grad_lse_i of the lane's head, for the columns too.
-template <class S, bool kOwnRows, class Row>
-__device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a, const Gradients& g,
-                                                   const WarpHeads<S, kOwnRows>& heads, const Row& grad_out, int i) {
-  Packed<S> out;
-  out.load(a.features(g.out, i, heads.head), heads.lane, a.head_dim);
-  auto delta = lanes_sum<S::kLanes>(out.dot(grad_out));
-  const int64_t t = a.scalar(i, heads.head);
-  if (g.grad_lse) delta -= a.at(g.grad_lse, t);
-  if (heads.is_first()) static_cast<typename S::A*>(g.delta)[t] = delta;
-  return delta;
-}
-
-// The gradients of row (or column) n, or of a piece of one, by a warp for the heads that it takes at once.
+// Of heads that are more than a vector a lane.
 template <Side side, Score score, class S, bool kOwnRows>
-__device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, const Gradients& g, typename S::A* slots,
-                                             const EdgeStore<typename S::A>& store,
-                                             const Dropout<typename S::A>& dropout, const PairScore<score, S>& pair,
-                                             const WarpHeads<S, kOwnRows>& heads, int n, const Range& entries,
-                                             int64_t slot) {
+__device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a, const Gradients& g,
+                                                  typename S::A* slots, const EdgeStore<typename S::A>& store,
+                                                  const Dropout<typename S::A>& dropout,
+                                                  const PairScore<score, S>& pair, const WarpHeads<S, kOwnRows>& heads,
+                                                  int n, const Range& entries, int64_t slot) {
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
-  // Rounds whose rows are in flight at once.
-  constexpr int kMost = S::kVec == 4 && !kOwnRows && (kAdditive || (kShared && kRows)) ? 8 : 4;
-  constexpr int kUnroll = S::kSteps > 1 ? 1 : S::kLanes < kMost ? S::kLanes : kMost;
-  // Long rows go on in whole steps, past the last round with the last again, and without branches.
-  constexpr bool kWholeSteps = S::kSteps == 1 && !kOwnRows;
   const Pass<side> pass{a, g};
   const int h = heads.head, lane = heads.lane;
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
@@ -173,32 +66,18 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
       delta = a.at(g.delta, a.scalar(lane_safe_node, h));
     }
     // One entry a group of lanes: what is a row of features each.
-    for (int round = 0; round < (kUnroll == S::kLanes ? 1 : rounds); round += kUnroll) {
-      Packed<S> others[kUnroll], other_values[kUnroll];
-      int nodes[kUnroll];
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
-        nodes[u] = heads.of_round(lane_node, round + u);
-        if constexpr (!kAdditive) others[u] = other_row(max(nodes[u], 0));
-        if constexpr (!kShared || !kRows) other_values[u] = other_value_row(max(nodes[u], 0));
-      }
-      A dot = A(0), dp = A(0);
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
-        const auto& left = kShared && !kRows ? own : own_value;
-        const auto& right = kShared && kRows ? others[u] : other_values[u];
-        const A row_dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(pair(own, others[u]));
-        const A row_dp = lanes_sum<S::kLanes>(left.dot(right));
-        if (lane == round + u) {
-          dot = row_dot;
-          dp = row_dp;
-        }
-      }
+    for (int round = 0; round < rounds; ++round) {
+      const int node = heads.of_round(lane_node, round);
+      Packed<S> other, other_value;
+      if constexpr (!kAdditive) other = other_row(max(node, 0));
+      if constexpr (!kShared || !kRows) other_value = other_value_row(max(node, 0));
+      const auto& left = kShared && !kRows ? own : own_value;
+      const auto& right = kShared && kRows ? other : other_value;
+      const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(pair(own, other));
+      const A dp = lanes_sum<S::kLanes>(left.dot(right));
       const auto s = logit<score>(a, dot, kRows ? n : lane_safe_node, kRows ? lane_node : n, position, h);
       const auto d = edge_gradient(s, dp, lse, delta, keep);
-      const bool is_own = lane >= round && lane < min(round + kUnroll, own_rounds) && (kRows || lane_node != kNoNode);
+      const bool is_own = lane == round && round < own_rounds && (kRows || lane_node != kNoNode);
       if (kAdditive && is_own) grad_scalar += d.operand;
       if (kRows && is_own && heads.live) {
         if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
@@ -207,18 +86,14 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
       }
       A operand = d.operand;
       if constexpr (score == Score::cosine) operand *= a.at(pass.other_scale(), a.scalar(lane_safe_node, h));
+      const A row_operand = heads.of_round(operand, round), row_weight = heads.of_round(d.weight, round);
+      if (round >= own_rounds || (!kRows && node == kNoNode)) continue;
+      if constexpr (!kRows) grad_value.add(row_weight, other_value);
+      if constexpr (score == Score::additive_v2) {
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
-        const A row_operand = heads.of_round(operand, round + u), row_weight = heads.of_round(d.weight, round + u);
-        if (round + u >= own_rounds || (!kRows && nodes[u] == kNoNode)) continue;
-        if constexpr (!kRows) grad_value.add(row_weight, other_values[u]);
-        if constexpr (score == Score::additive_v2) {
-#pragma unroll
-          for (int x = 0; x < Fragment<S>::kSize; ++x) grad.x[x] += row_operand * pair.slope(own[x] + others[u][x]);
-        } else if constexpr (!kAdditive) {
-          grad.add(row_operand, others[u]);
-        }
+        for (int x = 0; x < Fragment<S>::kSize; ++x) grad.x[x] += row_operand * pair.slope(own[x] + other[x]);
+      } else if constexpr (!kAdditive) {
+        grad.add(row_operand, other);
       }
     }
   }
@@ -228,6 +103,20 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
   const A factor = score == Score::dot ? a.logit_scale : A(1);
   store_gradients<side, score>(a, g, n, h, HeadSum<S, kOwnRows>{grad, heads}, HeadSum<S, kOwnRows>{grad_value, heads},
                                grad_scalar, heads.is_first(), factor, slot, slots);
+}
+
+// The gradients of row (or column) n, or of a piece of one, by a warp for the heads that it takes at once.
+template <Side side, Score score, class S, bool kOwnRows>
+__device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, const Gradients& g, typename S::A* slots,
+                                             const EdgeStore<typename S::A>& store,
+                                             const Dropout<typename S::A>& dropout, const PairScore<score, S>& pair,
+                                             const WarpHeads<S, kOwnRows>& heads, int n, const Range& entries,
+                                             int64_t slot) {
+  if constexpr (S::kSteps == 1) {
+    gradient_narrow_row<side, score>(a, g, slots, store, dropout, pair, heads, n, entries, slot);
+  } else {
+    gradient_wide_row<side, score>(a, g, slots, store, dropout, pair, heads, n, entries, slot);
+  }
 }
 
 template <Side side, Score score, class S>
@@ -244,13 +133,13 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
   });
 }
 
-// The same of a short row (or column) by a group of lanes, a chunk of S::kLanes entries after another.
+// The same of a short row (or column) by a group of lanes, of wide heads a chunk of S::kLanes entries after another.
 template <Side side, Score score, class S>
 __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a, const Gradients& g,
                                                    const Dropout<typename S::A>& dropout,
                                                    const WarpHeads<S, true>& heads, int n, const Range& entries) {
   using A = typename S::A;
-  if constexpr (score == Score::cosine || score == Score::additive_v2) {  // which gather a row once
+  if constexpr (S::kSteps == 1 || score == Score::cosine || score == Score::additive_v2) {  // or rows are gathered once
     const PairScore<score, S> pair(a, heads.head, heads.lane);
     gradient_row<side, score>(a, g, static_cast<A*>(nullptr), EdgeStore<A>{}, dropout, pair, heads, n, entries, kWhole);
     return;
@@ -346,8 +235,7 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
 
 // Short rows, one a group of lanes.
 template <Side side, Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads,
-                                  (score == Score::additive ? 20 : warps_per_multiprocessor<side, score, S, true>()))
+__global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<side, score, S, true>()))
     gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                               RowUnits units, typename S::A*, const EdgeStore<typename S::A>) {
   const Pass<side> pass{a, g};
@@ -357,7 +245,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads,
     heads.live &= has_row;
     gradient_short_row<side, score>(a, g, dropout, heads, n, entries);
   };
-  const int64_t row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
+  const int row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
   for_own_row(pass.ptr(), pass.num_own(), a.num_edges, row, units.own_most, visit);
 }
 

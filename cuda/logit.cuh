@@ -205,6 +205,12 @@ struct Range {
 };
 
 __device__ __forceinline__ Range row_range(const Index& ptr, int64_t r, int64_t num_entries) {
+  if (!ptr.wide) {  // the same in 32 bits, which takes a third of the instructions
+    const int* from = static_cast<const int*>(ptr.data) + r;
+    const int most = static_cast<int>(min(num_entries, int64_t{INT32_MAX}));
+    const int begin = min(max(__ldg(from), 0), most), end = min(__ldg(from + 1), most);
+    return {begin, max(begin, end)};
+  }
   const int64_t begin = clamp_to(ptr[r], num_entries), end = clamp_to(ptr[r + 1], num_entries);
   return {begin, end < begin ? begin : end};
 }

@@ -2,8 +2,10 @@
 // goes over its edges once, with an online softmax (Milakov & Gimelshein 2018): each group of lanes gathers the rows of
 // its own edges and keeps a maximum, a sum and a weighted sum of rows of values; those of the groups are added up at
 // the end. A logit and its exponential are made by one lane. Where src is the value too, its rows are gathered once.
-// Long rows go by softmax_rows.cuh with additive scores, and by cosine_rows.cuh with cosine scores.
+// Long rows go by softmax_rows.cuh with additive scores, and by cosine_rows.cuh with cosine scores; narrow heads by
+// narrow_forward.cuh.
 #include "cosine_rows.cuh"
+#include "narrow_forward.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
 #include "softmax_rows.cuh"
@@ -28,20 +30,21 @@ constexpr int blocks_per_multiprocessor() {
 // The same where a warp takes a row: more of small heads, whose warps wait for memory most.
 template <Score score, class S>
 constexpr int warps_per_multiprocessor() {
-  constexpr bool kFitsMore = S::kVec == 4 || score == Score::dot || score == Score::additive;
-  return S::kSteps == 1 && kFitsMore ? warps_here<S>(28) : blocks_per_multiprocessor<score, S>();
+  if (S::kSteps > 1) return blocks_per_multiprocessor<score, S>();
+  if (score == Score::additive_v2 && S::kVec == 8) return warps_here<S>(20);
+  return warps_here<S>(score == Score::dot || score == Score::additive ? 28 : 24);
 }
 
+// Of heads that are more than a vector a lane.
 template <Score score, class S, bool kOwnRows>
-__device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs,
-                                            const Dropout<typename S::A>& dropout, const WarpHeads<S, kOwnRows>& heads,
-                                            int i, const Range& edges, typename S::A* piece, int f) {
+__device__ __forceinline__ void forward_wide_row(const Typed<typename S::T>& a, const Outputs& outputs,
+                                                 const Dropout<typename S::A>& dropout,
+                                                 const WarpHeads<S, kOwnRows>& heads, int i, const Range& edges,
+                                                 typename S::A* piece, int f) {
   using A = typename S::A;
   constexpr bool kNeedsDots = score != Score::additive;
   constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;  // src is the value too
   constexpr int kUnroll = rounds_in_flight<score, S>();
-  // Long rows go on in whole steps, past the last round with the last again, and without branches.
-  constexpr bool kWholeSteps = S::kSteps == 1 && !kOwnRows;
   const int h = heads.head, lane = heads.lane;
   const bool in_chunks = S::kLoop && a.head_dim > S::kFeatures;  // features from f on, of more than a fragment has
   const RowReader<S> src_row(a, a.src, h, lane), value_row(a, a.value, h, lane, f);
@@ -74,7 +77,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
       Packed<S> sources[kUnroll], values[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
+        if (u > 0 && round + u >= rounds) break;
         const int node = max(heads.of_round(lane_node, round + u), 0);
         if (kNeedsDots && !in_chunks) sources[u] = src_row(node);
         if (!kShared || in_chunks) values[u] = value_row(node);
@@ -83,7 +86,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
       if constexpr (kNeedsDots) {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-          if (!kWholeSteps && u > 0 && round + u >= rounds) break;
+          if (u > 0 && round + u >= rounds) break;
           A row_dot;
           if (in_chunks) {
             const int node = max(heads.of_round(lane_node, round + u), 0);
@@ -108,7 +111,7 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
       for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= fade;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (!kWholeSteps && u > 0 && round + u >= rounds) break;
+        if (u > 0 && round + u >= rounds) break;
         const A row_weight = heads.of_round(weight, round + u);
         if (round + u < own_rounds) out.add(row_weight, kShared && !in_chunks ? sources[u] : values[u]);
       }
@@ -135,6 +138,18 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
   }
 }
 
+// f: the first feature of what a fragment has of a head.
+template <Score score, class S, bool kOwnRows>
+__device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const Outputs& outputs,
+                                            const Dropout<typename S::A>& dropout, const WarpHeads<S, kOwnRows>& heads,
+                                            int i, const Range& edges, typename S::A* piece, int f) {
+  if constexpr (S::kSteps == 1) {
+    forward_narrow_row<score>(a, outputs, dropout, heads, i, edges, piece);
+  } else {
+    forward_wide_row<score>(a, outputs, dropout, heads, i, edges, piece, f);
+  }
+}
+
 template <Score score, class S>
 __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<score, S>()))
     forward_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
@@ -149,14 +164,14 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
   });
 }
 
-// A short row by a group of lanes: of up to S::kLanes edges the dots, then the softmax, then the values, so that a step
-// of the softmax serves all of them.
+// A short row by a group of lanes. Of wide heads of up to S::kLanes edges the dots, then the softmax, then the values,
+// so that a step of the softmax serves all of them.
 template <Score score, class S>
 __device__ __forceinline__ void forward_short_row(const Typed<typename S::T>& a, const Outputs& outputs,
                                                   const Dropout<typename S::A>& dropout,
                                                   const WarpHeads<S, true>& heads, int i, const Range& edges) {
   using A = typename S::A;
-  if constexpr (score == Score::cosine || score == Score::additive_v2) {  // which gather a row once
+  if constexpr (S::kSteps == 1 || score == Score::cosine || score == Score::additive_v2) {  // or rows are gathered once
     forward_row<score>(a, outputs, dropout, heads, i, edges, static_cast<A*>(nullptr), 0);
     return;
   }
@@ -224,13 +239,15 @@ __device__ __forceinline__ void forward_short_row(const Typed<typename S::T>& a,
 }
 
 template <Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads,
-                                  (score == Score::additive ? 24 : blocks_per_multiprocessor<score, S>()))
+__global__ void __launch_bounds__(RowUnits::kThreads, (S::kSteps == 1 && score == Score::additive_v2 ? 20
+                                                       : S::kSteps == 1 || score == Score::additive
+                                                           ? 24
+                                                           : blocks_per_multiprocessor<score, S>()))
     forward_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                             RowUnits units, typename S::A*) {
   WarpHeads<S, true> heads(a.heads);
   const Dropout dropout(a);
-  const int64_t row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
+  const int row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
   for_own_row(a.rowptr, a.num_dst, a.num_edges, row, units.own_most, [&](bool has_row, int i, const Range& edges) {
     heads.live &= has_row;
     forward_short_row<score>(a, outputs, dropout, heads, i, edges);
@@ -249,7 +266,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, 4)
   if constexpr (S::kGroups > 1) {
     if (plan.shortest > 0) {
       WarpHeads<Short, true> own(a.heads);
-      const int64_t row = own_row(blockIdx.x, plan.rows_per_block, own.apart());
+      const int row = own_row(blockIdx.x, plan.rows_per_block, own.apart());
       const auto visit = [&](bool has_row, int i, const Range& edges) {
         own.live &= has_row;
         forward_short_row<score>(a, outputs, dropout, own, i, edges);

@@ -9,10 +9,10 @@ namespace dfgnn::cuda {
 // Heads side by side in a warp, as a power of two: as many as there are, or as fit.
 template <class S>
 __host__ __device__ __forceinline__ int log_heads_side_by_side(int heads) {
+  if (S::kSteps > 1 || S::kLoop) return 0;
   int log = 0;
-  if (S::kSteps == 1 && !S::kLoop) {
-    while (1 << log < heads && (2 << log) * S::kLanes <= kWarp) ++log;
-  }
+#pragma unroll
+  for (int fits = 2; fits <= S::kGroups; fits *= 2) log += heads > fits / 2;
   return log;
 }
 
@@ -71,8 +71,7 @@ class WarpHeads {
   // The largest of the groups' numbers.
   __device__ __forceinline__ int most(int x) const {
     if constexpr (kOwnRows) {
-#pragma unroll
-      for (int offset = kWarp / 2; offset >= S::kLanes; offset /= 2) x = max(x, __shfl_xor_sync(kAllLanes, x, offset));
+      return __reduce_max_sync(kAllLanes, x);
     }
     return x;
   }

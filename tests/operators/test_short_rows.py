@@ -2,8 +2,10 @@
 
 import graphs
 import pytest
+import reference
 import torch
 from calls import (
+    FORWARD_TOLERANCE,
     SCORES,
     assert_near,
     assert_same_bits,
@@ -14,7 +16,7 @@ from calls import (
     run,
 )
 
-SHAPES = [(1, 4), (1, 128), (3, 8), (5, 16), (2, 7)]
+SHAPES = [(1, 4), (1, 128), (3, 8), (5, 16), (8, 16), (3, 32), (2, 7)]
 # Columns are short rows of the backward pass, or, of few sources, long ones.
 SOURCES = [1 << 15, 40]
 
@@ -35,6 +37,31 @@ def test_backward(score, heads, head_dim, sources, device):
     graph = graphs.short_rows(sources, device)
     operands = make_operands(score, graph, heads, head_dim, edge_terms=heads == 3)
     check_backward("smmf_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_wide_indices(score, dtype, device):
+    graph = graphs.short_rows(SOURCES[0], device, torch.int64)
+    operands = make_operands(score, graph, 4, 16, dtype, edge_terms=True)
+    seed = torch.tensor([3], device=device)
+    check_forward("smmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
+    check_backward("smmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(4, 16), (2, 32), (1, 128)])
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_values_that_are_not_finite(score, heads, head_dim, value, dtype, device):
+    """They stay where they are: in the rows that have such a source, and there in its feature."""
+    graph = graphs.short_rows(40, device)
+    operands = make_operands(score, graph, heads, head_dim, dtype)
+    operands["v"][3, 0, 5] = operands["v"][7, heads - 1, 6] = value
+    out, _ = run("smmf_fwd", score, graph, operands)
+    expected, _ = reference.attention(score, graph, operands)
+    assert 0 < int((~expected.isfinite()).sum()) < expected.numel() / 8
+    assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
 
 
 @pytest.mark.parametrize("max_degree", [0, 1, 16, 40, 1 << 20])

@@ -1,0 +1,111 @@
+// One side of a backward pass: what it reads, keeps and stores.
+#pragma once
+
+#include "gradient.cuh"
+#include "merge.cuh"
+#include "row_sum.cuh"
+#include "sddmm.cuh"
+
+namespace dfgnn::cuda {
+
+// A node's own rows stay in registers, those of the nodes that it shares edges with are gathered.
+enum class Side { rows, columns };
+
+template <Side side>
+struct Pass {
+  const Attention& a;
+  const Gradients& g;
+
+  __host__ __device__ __forceinline__ static constexpr bool rows() { return side == Side::rows; }
+  __host__ __device__ __forceinline__ const Index& ptr() const { return rows() ? a.rowptr : a.colptr; }
+  __host__ __device__ __forceinline__ const Index& others() const { return rows() ? a.col : a.row; }
+  __host__ __device__ __forceinline__ int64_t num_own() const { return rows() ? a.num_dst : a.num_src; }
+  __host__ __device__ __forceinline__ int64_t num_others() const { return rows() ? a.num_src : a.num_dst; }
+  __host__ __device__ __forceinline__ const void* own() const { return rows() ? a.dst : a.src; }
+  __host__ __device__ __forceinline__ const void* own_value() const { return rows() ? g.grad_out : a.value; }
+  __host__ __device__ __forceinline__ const void* other() const { return rows() ? a.src : a.dst; }
+  __host__ __device__ __forceinline__ const void* other_value() const { return rows() ? a.value : g.grad_out; }
+  __host__ __device__ __forceinline__ const void* other_scale() const { return rows() ? a.src_scale : a.dst_scale; }
+  __host__ __device__ __forceinline__ void* grad() const { return rows() ? g.dst : g.src; }
+};
+
+// What the rows leave to the columns, where it is kept: EdgeGradient's weight and operand of each edge and head.
+template <class A>
+struct alignas(2 * sizeof(A)) Pair {
+  A weight, operand;
+};
+
+// Memory for that, and, of scores with dot products, for a number that one kernel leaves to the next: dP, in the order
+// of the rows, then the weights of the columns' second sum, in that of the columns. [num_edges, heads]; null where
+// nothing is kept.
+template <class A>
+struct EdgeStore {
+  Pair<A>* pairs = nullptr;
+  A* numbers = nullptr;
+};
+
+// What a piece of a long row leaves in its slot: the sums for grad, then, of columns, those for grad_value.
+template <Side side, Score score>
+__host__ __device__ constexpr int slot_width(int head_dim) {
+  return (score == Score::additive ? 1 : head_dim) + (side == Side::columns ? head_dim : 0);
+}
+
+// Stores the sums of row (or column) n and head h, or, of a piece, leaves them in its slot.
+template <Side side, Score score, class T, class Sum>
+__device__ __forceinline__ void store_gradients(const Typed<T>& a, const Gradients& g, int n, int h, Sum grad,
+                                                Sum grad_value, typename Typed<T>::A grad_scalar, bool stores_scalar,
+                                                typename Typed<T>::A factor, int64_t slot,
+                                                typename Typed<T>::A* slots) {
+  using A = typename Typed<T>::A;
+  const Pass<side> pass{a, g};
+  if (slot == kWhole) {
+    if constexpr (side == Side::columns) grad_value.store(a.features(g.value, n, h), a.head_dim, A(1));
+    if constexpr (score == Score::additive) {
+      if (stores_scalar) static_cast<A*>(pass.grad())[a.scalar(n, h)] = grad_scalar;
+    } else {
+      grad.store(a.features(pass.grad(), n, h), a.head_dim, factor);
+    }
+  } else {
+    const int width = slot_width<side, score>(a.head_dim);
+    A* piece = slots + (slot * a.heads + h) * width;
+    if constexpr (side == Side::columns) grad_value.store_piece(piece + width - a.head_dim, a.head_dim, A(1));
+    if constexpr (score == Score::additive) {
+      if (stores_scalar) *piece = grad_scalar;
+    } else {
+      grad.store_piece(piece, a.head_dim, factor);
+    }
+  }
+}
+
+// Adds up what pieces left.
+template <Side side, Score score, class S>
+cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUnits& units, const typename S::A* slots,
+                            cudaStream_t stream) {
+  using T = typename S::T;
+  using A = typename S::A;
+  const Pass<side> pass{a, g};
+  Merge<T> merge{pass.ptr(), pass.num_own(), a.num_edges, units,  a.heads, slots, slot_width<side, score>(a.head_dim),
+                 a.head_dim, nullptr,        {},          nullptr};
+  if constexpr (score == Score::additive) {
+    merge.number = static_cast<A*>(pass.grad());
+  } else {
+    merge.rows[0] = static_cast<T*>(pass.grad());
+  }
+  if constexpr (side == Side::columns) merge.rows[1] = static_cast<T*>(g.value);
+  return launch_merge(merge, stream);
+}
+
+// delta_i = <grad_out_i, out_i> - grad_lse_i of the lane's head, for the columns too.
+template <class S, bool kOwnRows, class Row>
+__device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a, const Gradients& g,
+                                                   const WarpHeads<S, kOwnRows>& heads, const Row& grad_out, int i) {
+  Packed<S> out;
+  out.load(a.features(g.out, i, heads.head), heads.lane, a.head_dim);
+  auto delta = lanes_sum<S::kLanes>(out.dot(grad_out));
+  const int64_t t = a.scalar(i, heads.head);
+  if (g.grad_lse) delta -= a.at(g.grad_lse, t);
+  if (heads.is_first()) static_cast<typename S::A*>(g.delta)[t] = delta;
+  return delta;
+}
+
+}  // namespace dfgnn::cuda

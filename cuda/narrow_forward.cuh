@@ -1,0 +1,132 @@
+// The forward pass of a row of narrow heads.
+#pragma once
+
+#include "forward_pieces.cuh"
+#include "narrow_steps.cuh"
+#include "row_sum.cuh"
+#include "sddmm.cuh"
+
+namespace dfgnn::cuda {
+
+// Of heads side by side; a piece goes to the slot of their first.
+template <Score score, class S, bool kOwnRows>
+__device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a, const Outputs& outputs,
+                                                   const Dropout<typename S::A>& dropout,
+                                                   const WarpHeads<S, kOwnRows>& heads, int i, const Range& edges,
+                                                   typename S::A* piece) {
+  using A = typename S::A;
+  constexpr bool kNeedsDots = score != Score::additive;
+  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;  // src is the value too
+  using Steps = NarrowSteps<S, kOwnRows, kShared || !kNeedsDots>;
+  constexpr int kStep = Steps::kStep, kSlots = Steps::kSlots;
+  const Steps steps{heads};
+  const int h = heads.head, lane = heads.lane;
+  const RowReader<S> src_row(a, a.src, h, lane), value_row(a, a.value, h, lane);
+  const PairScore<score, S> pair(a, h, lane);
+  Fragment<S> own;
+  if constexpr (kNeedsDots) own.load(a.features(a.dst, i, h), lane, a.head_dim);
+  if constexpr (score == Score::dot) keep_numbers(own);  // others have no registers for that
+  const A own_term = dst_term<score>(a, i, h);
+  const EntryNumbers<A> bias(a.bias, edges.begin, a.heads, h), a_edge(a.a_edge, edges.begin, a.heads, h);
+
+  Fragment<S> out;
+  out.zero();
+  A m = -INFINITY, sum = A(0);
+  const int size = static_cast<int>(edges.size()), last = max(size - 1, 0);  // what is longer comes in pieces
+  const int longest = heads.most(size);
+  const EntryNodes nodes(a.col, edges.begin, a.num_src);
+  int next[kSlots];
+  const auto load_nodes = [&](int first) {
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) next[x] = nodes[min(first + steps.own(x), last)];
+  };
+  if (longest > 0) load_nodes(0);
+#pragma unroll 1
+  for (int first = 0; first < longest; first += steps.entries()) {
+    int node[kSlots], safe[kSlots];
+    A term[kSlots], s[kSlots] = {};
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) {
+      node[x] = next[x];
+      safe[x] = max(node[x], 0);
+    }
+    load_nodes(first + steps.entries());
+    Packed<S> sources[kStep], values[kStep];
+    const bool is_whole = !kOwnRows || first + kStep / 2 < longest;  // else half of the step is past the end
+#pragma unroll
+    for (int u = 0; u < kStep; ++u) {
+      if (u == kStep / 2 && !is_whole) break;
+      const int from = steps.of(safe, u);
+      if (kNeedsDots) sources[u] = src_row(from);
+      if (!kShared) values[u] = value_row(from);
+    }
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) term[x] = src_term<score>(a, safe[x], h);
+    if constexpr (kNeedsDots) {
+#pragma unroll
+      for (int u = 0; u < kStep; ++u) {
+        if (u == kStep / 2 && !is_whole) break;
+        steps.set(s, u, lanes_sum<S::kLanes>(pair(own, sources[u])));
+      }
+    }
+    A largest = m;
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) {
+      const int t = first + steps.own(x);
+      const int entry = min(t, last);
+      if (score == Score::additive) term[x] += a_edge[entry];
+      s[x] = logit_of<score, false>(a, s[x], own_term, term[x], 0, h).value + bias[entry];
+      if (node[x] == kNoNode) s[x] = NAN;
+      if (t >= size) s[x] = -INFINITY;
+      largest = max(largest, s[x]);
+    }
+    largest = lanes_max<Steps::kOwners>(largest);
+    if (first > 0) {
+      const A fade = exp_difference(m, largest);
+      sum *= fade;
+#pragma unroll
+      for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= fade;
+    }
+    m = largest;
+    const A base = m == -INFINITY ? A(0) : m;
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) {
+      s[x] = exp2_of((s[x] - base) * kLog2e);
+      sum += s[x];  // of the lane's own entries
+    }
+    if (dropout.active()) {
+#pragma unroll
+      for (int x = 0; x < kSlots; ++x) s[x] *= dropout.factor(edges.begin + min(first + steps.own(x), last), h);
+    }
+#pragma unroll
+    for (int u = 0; u < kStep; ++u) {
+      if (u == kStep / 2 && !is_whole) break;
+      const A weight = steps.of(s, u);
+      add_if(first + steps.of_group(u) < size, out, weight, kShared ? sources[u] : values[u]);
+    }
+  }
+
+  const auto add = [](A x, A y) { return x + y; };
+  const A row_max = heads.over_groups(m, [](A x, A y) { return max(x, y); });
+  sum = lanes_sum<Steps::kOwners>(sum);
+  if constexpr (!kOwnRows) {
+    const A share = exp_difference(m, row_max);
+    sum = heads.over_groups(sum * share, add);
+#pragma unroll
+    for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= share;
+  }
+  HeadSum<S, kOwnRows> total{out, heads};
+  if (!piece) {
+    total.store(a.features(outputs.out, i, h), a.head_dim, sum == A(0) ? A(0) : __frcp_rn(sum));
+    if (heads.is_first()) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = row_max + log(sum);
+  } else {
+    piece += (h - heads.first()) * forward_slot_width(a);
+    total.store_piece(piece, a.head_dim, A(1));
+    if (heads.is_first()) {
+      piece[a.head_dim] = row_max;
+      piece[a.head_dim + 1] = sum;
+    }
+  }
+}
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,96 @@
+// Rows of narrow heads, several of which lie side by side in a warp (warp_heads.cuh), step by step: a step has the same
+// few entries of each group of lanes, whose rows are in flight at once. Steps are whole, past the end the last entry
+// again, so that there are no branches; but those of short rows may be halves. What is a number for each entry is made
+// by one lane.
+#pragma once
+
+#include "logit.cuh"
+#include "warp_heads.cuh"
+
+namespace dfgnn::cuda {
+
+// Node ids of a row's entries, kNoNode where they are out of range: of 64-bit ones first the lower words.
+class EntryNodes {
+ public:
+  __device__ __forceinline__ EntryNodes(const Index& nodes, int64_t begin, int64_t num_nodes)
+      : first_(static_cast<const char*>(nodes.from(begin).data)),
+        bytes_(nodes.wide ? 8 : 4),
+        count_(static_cast<unsigned>(num_nodes)) {}
+
+  __device__ __forceinline__ int operator[](int entry) const {
+    const int* words = reinterpret_cast<const int*>(first_ + static_cast<int64_t>(entry) * bytes_);
+    int node = __ldg(words);
+    if (bytes_ == 8 && __ldg(words + 1) != 0) node = kNoNode;
+    return static_cast<unsigned>(node) < count_ ? node : kNoNode;
+  }
+
+ private:
+  const char* first_;
+  int bytes_;
+  unsigned count_;
+};
+
+// Of an array [entries, heads], those of a row's entries and a head; null where there is no array.
+template <class A>
+class EntryNumbers {
+ public:
+  __device__ __forceinline__ EntryNumbers(const void* all, int64_t begin, int heads, int h)
+      : first_(all ? static_cast<const A*>(all) + (begin * heads + h) : nullptr), heads_(heads) {}
+
+  // 0 where there is no array.
+  __device__ __forceinline__ A operator[](int entry) const {
+    return first_ ? __ldg(first_ + static_cast<int64_t>(entry) * heads_) : A(0);
+  }
+
+ private:
+  const A* first_;
+  int heads_;
+};
+
+// Numbers that stay in registers as they are: else what they were made of would, and they be made again.
+template <class S>
+__device__ __forceinline__ void keep_numbers(Fragment<S>& x) {
+  if constexpr (sizeof(typename S::T) == 2) {
+#pragma unroll
+    for (auto& number : x.x) asm volatile("" : "+f"(number));
+  }
+}
+
+// sum += weight * row, if so: without a branch.
+template <class S>
+__device__ __forceinline__ void add_if(bool adds, Fragment<S>& sum, float weight, const Packed<S>& row) {
+#pragma unroll
+  for (int x = 0; x < Fragment<S>::kSize; x += 4) {
+    asm("{.reg .pred p; setp.ne.b32 p, %9, 0; @p fma.rn.f32 %0, %4, %5, %0; @p fma.rn.f32 %1, %4, %6, %1; "
+        "@p fma.rn.f32 %2, %4, %7, %2; @p fma.rn.f32 %3, %4, %8, %3;}"
+        : "+f"(sum.x[x]), "+f"(sum.x[x + 1]), "+f"(sum.x[x + 2]), "+f"(sum.x[x + 3])
+        : "f"(weight), "f"(row[x]), "f"(row[x + 1]), "f"(row[x + 2]), "f"(row[x + 3]), "r"(static_cast<int>(adds)));
+  }
+}
+
+// kOneRow: whether an entry has one row to gather, and not two.
+template <class S, bool kOwnRows, bool kOneRow>
+struct NarrowSteps {
+  static constexpr int kStep = kOneRow && S::kLanes == 8 && S::kVec == 4 ? 8 : 4;  // entries of a group
+  static constexpr int kOwners = S::kLanes < kStep ? S::kLanes : kStep;  // lanes of it with entries of their own,
+  static constexpr int kSlots = kStep / kOwners;                         // each so many
+  const WarpHeads<S, kOwnRows>& heads;
+
+  // Entries of a row in a step; the place in the step of the lane's entry x, and of the group's u-th.
+  __device__ __forceinline__ int entries() const { return heads.groups() * kStep; }
+  __device__ __forceinline__ int own(int x) const { return heads.entry(x * kOwners + heads.lane % kOwners); }
+  __device__ __forceinline__ int of_group(int u) const { return heads.entry(u); }
+
+  // What the lane has whose entry is the group's u-th.
+  template <class X>
+  __device__ __forceinline__ X of(const X (&x)[kSlots], int u) const {
+    return heads.of_round(x[u / kOwners], u % kOwners);
+  }
+  // Makes that of the lane.
+  template <class X>
+  __device__ __forceinline__ void set(X (&x)[kSlots], int u, X value) const {
+    if (heads.lane % kOwners == u % kOwners) x[u / kOwners] = value;
+  }
+};
+
+}  // namespace dfgnn::cuda
