@@ -298,9 +298,9 @@ def _with_masks(g: Graph) -> Graph:
     """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable; waits for
     nothing."""
     tiles = g.tiles
-    # It never takes a block for less than 28 edges, nor what a node saves for more than 20.
+    # It never takes a block for less than 54 edges, nor what a node saves for more than 20.
     edges = g.col.size(0) + 20 * g.num_dst
-    if tiles is not None and tiles.is_cuda and g.tile_blocks >= 0 and 28 * g.tile_blocks < edges:
+    if tiles is not None and tiles.is_cuda and g.tile_blocks >= 0 and 54 * g.tile_blocks < edges:
         tiles = torch.ops.dfgnn.with_masks(tiles, g.rowptr, g.col, g.colptr, g.row)
     return _with_tiles_of(g, tiles, -1, -1)
 

@@ -86,20 +86,21 @@ bool has_wide_heads(const Attention& attention) {
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
 // save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of small
-// heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times that, and nothing is saved on nodes.
-// with_masks() of graph.py bounds them all: no block for less than 28, no node for more than 20.
-constexpr int64_t kSmallHead = 32;
+// heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times that, and nothing is saved on nodes; and of
+// several tiny ones, which lie beside zeros there, so many times more.
+// with_masks() of graph.py bounds them all: no block for less than 54, no node for more than 20.
+constexpr int64_t kSmallHead = 32, kTinyHead = 8;
 struct TileCost {
   double block, node;
 };
 struct TileCosts {
   TileCost dot, cosine, additive;
-  double small;
+  double small, tiny;
 };
 constexpr TileCosts kTileCosts[2][2] = {
     // forward, backward
-    {{{94, 4.5}, {109, 4.5}, {100, 5.5}, 0.9}, {{109, 5.0}, {160, 10.0}, {100, 5.5}, 0.7}},  // float32
-    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 0.52}},   // 16 bits
+    {{{94, 4.5}, {109, 4.5}, {100, 5.5}, 0.9, 2}, {{109, 5.0}, {160, 10.0}, {100, 5.5}, 0.7, 2.5}},  // float32
+    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15, 1}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.15, 1}},     // 16 bits
 };
 
 // times: how much cheaper.
@@ -110,7 +111,9 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, doub
                                                         : costs.additive;
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
   const bool is_small = attention.head_dim() <= kSmallHead;
-  const double block = cost.block * (is_small ? costs.small : 1), saved = is_small ? 0 : cost.node;
+  const bool is_tiny = attention.head_dim() <= kTinyHead && attention.heads() > 1;
+  const double block = cost.block * (is_small ? costs.small : 1) * (is_tiny ? costs.tiny : 1);
+  const double saved = is_small ? 0 : cost.node;
   return times * block * static_cast<double>(blocks) < edges + saved * nodes;
 }
 
@@ -119,8 +122,8 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, doub
 // cheaper than smmf tile has to be to be taken, and how many tiles and heads it takes for resident to be worth it, as a
 // block works on a tile from the beginning to the end, however many multiprocessors are idle. Of graphs whose tiles are
 // sparse enough for a list (_may_be_sparse of graph.py). Forward, smmf gathers with cosine scores half of what resident
-// copies, which in float32 is what counts, and with additive scores several heads at once (4 of 32: 288 µs instead of
-// 356 on COCO-SP).
+// copies, which in float32 is what counts, and several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411
+// with dot scores, 288 instead of 356 with additive ones).
 bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   constexpr double kTimesCheaper[2][2] = {{1.1, 1.1}, {1.2, 2.2}};  // float32, 16 bits: forward, backward
   constexpr double kTimesCheaperAdditive[2][2] = {{1.1, 1.5}, {2.0, 2.25}};
@@ -128,7 +131,7 @@ bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) 
   const bool is_half = attention.value.element_size() == 2, is_backward = pass == Pass::backward;
   if (!resident_can_run(attention, pass)) return false;
   if (attention.score == Score::cosine && !is_half && !is_backward) return false;
-  if (attention.score == Score::additive && !is_backward && has_narrow_heads(attention)) return false;
+  if (!is_backward && has_narrow_heads(attention)) return false;
   if (attention.num_dst() * attention.heads() < kTiles[is_half][is_backward] * attention.tile_nodes) return false;
   const auto& times = attention.score == Score::additive ? kTimesCheaperAdditive : kTimesCheaper;
   return blocks < 0 || !tile_can_run(attention) ||
