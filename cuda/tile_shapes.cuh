@@ -50,8 +50,8 @@ cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cud
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  constexpr int heads_of_block = kGroups<S> * S::kHeads;
-  const dim3 grid(blocks_of(a.num_tiles), static_cast<unsigned>((a.heads + heads_of_block - 1) / heads_of_block));
+  const unsigned blocks = blocks_of(a.num_tiles);
+  const dim3 grid(blocks, group_blocks<S>(blocks, a.heads));
   kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments...);
   return cudaGetLastError();
 }

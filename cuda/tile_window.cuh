@@ -38,20 +38,33 @@ __device__ __forceinline__ bool read_window(const Attention& a, BlockWindow& win
 
 inline unsigned blocks_of(int64_t strides) { return static_cast<unsigned>(window_blocks(strides)); }
 
-// Groups of S::kHeads heads that a block takes, one after the other: those whose rows share cache lines.
+// Groups of S::kHeads heads; those whose rows share cache lines.
 template <class S>
 inline constexpr int kGroups = S::kRowBytes < 128 ? 128 / S::kRowBytes : 1;
+template <class S>
+__host__ __device__ __forceinline__ int groups_of(int heads) {
+  return (heads + S::kHeads - 1) / S::kHeads;
+}
+
+// The grid's second dimension: a block takes groups that share cache lines, one after the other, but where blocks are
+// too few for a device that way, one.
+template <class S>
+inline unsigned group_blocks(unsigned blocks, int heads) {
+  constexpr unsigned kFew = 4096;  // a third of which have no window, or more
+  const auto groups = static_cast<unsigned>(groups_of<S>(heads)), shared = (groups + kGroups<S> - 1) / kGroups<S>;
+  return blocks * shared < kFew ? groups : shared;
+}
 
 // Calls visit(h) for the first heads of the block's groups.
 template <class S, class Visit>
 __device__ __forceinline__ void for_groups(int heads, const Visit& visit) {
-  const int first = static_cast<int>(blockIdx.y) * (kGroups<S> * S::kHeads);
+  if constexpr (kGroups<S> == 1) return visit(static_cast<int>(blockIdx.y) * S::kHeads);
+  const int groups = groups_of<S>(heads), blocks = static_cast<int>(gridDim.y), each = (groups + blocks - 1) / blocks;
+  const int first = static_cast<int>(blockIdx.y) * each, end = min(first + each, groups);
 #pragma unroll 1
-  for (int group = 0; group < kGroups<S>; ++group) {
-    const int h = first + group * S::kHeads;
-    if (h >= heads) break;
-    if (group > 0) __syncthreads();  // all are done with the shared memory of the group before
-    visit(h);
+  for (int group = first; group < end; ++group) {
+    if (group > first) __syncthreads();  // all are done with the shared memory of the group before
+    visit(group * S::kHeads);
   }
 }
 
