@@ -1,6 +1,8 @@
 // Adds up what the pieces of long rows left in their slots (row_units.cuh).
 #pragma once
 
+#include <algorithm>
+
 #include "row_units.cuh"
 
 namespace dfgnn::cuda {
@@ -24,11 +26,12 @@ struct Merge {
 struct MergePlan {
   static constexpr int kThreads = 512, kWarps = kThreads / kWarp, kVec = 4, kFeatures = kWarp * kVec;
   static constexpr int kAtOnce = 2;         // slots of a warp
-  static constexpr int kSegments = 8;       // of a block
-  static constexpr unsigned kBlocks = 512;  // of so many, a block takes all heads
-};
+  static constexpr unsigned kBlocks = 512;  // where there are more, a block takes all heads
+  int rows;                                 // of a block
 
-constexpr int64_t kNoRow = -1;
+  // One after another, so not many where blocks are few.
+  explicit MergePlan(int64_t num_rows) : rows(num_rows > (1 << 16) ? kThreads : kWarp) {}
+};
 
 // The slots of a row in pieces, and sums over them by a block.
 template <class T>
@@ -140,39 +143,33 @@ class MergedRow {
   int64_t first_, begin_, end_;  // its first entry; segments
 };
 
-// Blocks look for rows in pieces in a few segments each: such a row is that of the last entry of the segment in which
-// it begins.
 template <class T>
-__global__ void __launch_bounds__(MergePlan::kThreads, 2) merge_kernel(const __grid_constant__ Merge<T> m) {
+__global__ void __launch_bounds__(MergePlan::kThreads, 2)
+    merge_kernel(const __grid_constant__ Merge<T> m, const MergePlan plan) {
   __shared__ typename MergedRow<T>::Shared shared;
-  __shared__ int64_t rows[MergePlan::kSegments];
-  const int warp = threadIdx.x / kWarp;
-  const int64_t segment = static_cast<int64_t>(blockIdx.x) * MergePlan::kSegments + warp;
-  int64_t own = kNoRow;
-  if (segment < m.units.segments) {
-    const int64_t first = segment * m.units.segment;
-    own = warp_find_row(m.ptr, m.num_rows, min(first + m.units.segment, m.num_entries) - 1);
-    const Range entries = row_range(m.ptr, own, m.num_entries);
-    if (entries.size() <= m.units.segment || entries.begin < first) own = kNoRow;
-  }
-  if (threadIdx.x % kWarp == 0) rows[warp] = own;
-  if (!__syncthreads_or(own != kNoRow)) return;
-  for (const int64_t row : rows) {
-    if (row == kNoRow) continue;
-    const MergedRow<T> merged(m, shared, row);
-    for (int h = blockIdx.y; h < m.heads; h += gridDim.y) merged.merge(h);
+  __shared__ uint32_t long_rows[MergePlan::kWarps];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.rows, mine = first + threadIdx.x;
+  const bool is_long =
+      threadIdx.x < plan.rows && mine < m.num_rows && row_range(m.ptr, mine, m.num_entries).size() > m.units.segment;
+  const uint32_t ballot = __ballot_sync(kAllLanes, is_long);
+  if (threadIdx.x % kWarp == 0) long_rows[threadIdx.x / kWarp] = ballot;
+  if (!__syncthreads_or(is_long)) return;
+
+  for (int group = 0; group < plan.rows / kWarp; ++group) {
+    for (uint32_t left = long_rows[group]; left != 0; left &= left - 1) {
+      const MergedRow<T> row(m, shared, first + group * kWarp + __ffs(left) - 1);
+      for (int h = blockIdx.y; h < m.heads; h += gridDim.y) row.merge(h);
+    }
   }
 }
 
 template <class T>
 cudaError_t launch_merge(const Merge<T>& m, cudaStream_t stream) {
-  if (m.units.segments == 0) return cudaSuccess;
-  const unsigned blocks = (m.units.segments + MergePlan::kSegments - 1) / MergePlan::kSegments;
-  const unsigned heads = MergePlan::kBlocks / blocks;  // blocks of several heads, where there are few
-  merge_kernel<T><<<dim3(blocks, heads < 1         ? 1
-                                 : heads < m.heads ? heads
-                                                   : m.heads),
-                    MergePlan::kThreads, 0, stream>>>(m);
+  if (m.units.segments == 0 || m.num_rows == 0) return cudaSuccess;
+  const MergePlan plan(m.num_rows);
+  const auto blocks = static_cast<unsigned>((m.num_rows + plan.rows - 1) / plan.rows);
+  const unsigned heads = std::min(std::max(MergePlan::kBlocks / blocks, 1u), static_cast<unsigned>(m.heads));
+  merge_kernel<T><<<dim3(blocks, heads), MergePlan::kThreads, 0, stream>>>(m, plan);
   return cudaGetLastError();
 }
 
