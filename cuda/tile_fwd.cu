@@ -53,16 +53,17 @@ struct Running {
   }
 };
 
-// Whether weights are products of two factors, made for each node.
-template <Score score, bool kPositions>
-constexpr bool kHasFactors = score == Score::additive && !kPositions;
+// Whether weights are products of two factors, made for each node. Not in float16, whose weights have to be near their
+// row's largest.
+template <Score score, class S, bool kPositions>
+constexpr bool kHasFactors = score == Score::additive && !kPositions && !std::is_same_v<typename S::T, __half>;
 
 // Heads from h on of a window.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs,
                                                const BlockWindow& w, int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
-  constexpr bool kFactored = kHasFactors<score, kPositions>;
+  constexpr bool kFactored = kHasFactors<score, S, kPositions>;
   masks.stage(a.row_masks, w);
   const WindowRows<S> queries{stages};
   if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
@@ -179,7 +180,8 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       if (kFactored && sum < AdditiveFactors::kLeast && masks.has_edges(window_row(v))) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
-      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = of.m[v] + log(sum);
+      const float lse = sum == 0 ? -INFINITY : of.m[v] + log(sum);
+      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse;
     });
     others |= rows_not_zero(infinite, v);
   }
@@ -218,9 +220,10 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
     static_assert(bytes + sizeof(WindowMasks) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
     const bool may_be_warpgroups = S::kForWarpgroup && major == 9;
-    const bool has_no_factors = score == Score::additive && !(a.negative_slope > 0 && a.negative_slope <= 1);
+    const auto slope = static_cast<float>(a.negative_slope);
+    const bool is_general = kHasFactors<score, S, false> && !(slope > 0 && slope <= 1);  // has kernels for all else
     return launch_tile<S>(
-        needs_positions(a) || has_no_factors ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
+        needs_positions(a) || is_general ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
         may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream, Typed<typename S::T>{a}, outputs);
   });
 }

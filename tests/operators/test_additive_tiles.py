@@ -9,9 +9,15 @@ from calls import assert_near, check_backward, check_forward, make_operands, run
 SHAPES = [(3, 8), (1, 32), (2, 64), (1, 128)]
 
 
+EMPTY = 40
+
+
 def two_graphs(device: str) -> graphs.Csr:
-    """In one tile, with no edge between them, and some nodes without edges."""
-    return graphs.batch([40, 30, 1, 1], 0.3).to(device)
+    """In one tile, with no edge between them, and between them and behind a node without edges."""
+    first, second = graphs.batch([40], 0.3), graphs.batch([20], 0.3)
+    ends = [first.rowptr, first.rowptr[-1:], first.rowptr[-1] + second.rowptr[1:]]
+    rowptr = torch.cat([*ends, ends[-1][-1:]])
+    return graphs.Csr(rowptr, torch.cat([first.col, second.col + EMPTY + 1]), 62).to(device)
 
 
 @pytest.mark.parametrize("slope", [-0.5, 0.0, 1e-3, 0.2, 1.0, 1.5])
@@ -24,13 +30,14 @@ def test_slopes(heads, head_dim, slope, device):
 
 
 @pytest.mark.parametrize("slope", [0.01, 0.2, 1.0])
-@pytest.mark.parametrize("below", [5.0, 30.0, 100.0, 1000.0])
+@pytest.mark.parametrize("below", [5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 100.0, 1000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
-def test_sources_far_below_others(heads, head_dim, below, slope, device):
+def test_sources_far_below_others(heads, head_dim, dtype, below, slope, device):
     """Some rows have none of the tile's largest sources, by which factors are scaled."""
     graph = two_graphs(device)
-    operands = make_operands("additive", graph, heads, head_dim)
-    operands["a_src"][40:] -= below
+    operands = make_operands("additive", graph, heads, head_dim, dtype)
+    operands["a_src"][EMPTY:] -= below
     operands["a_dst"] += 3  # above 0 with some sources, below with others
     check_forward("tile_fwd", "additive", graph, operands, negative_slope=slope)
     check_backward("tile_fwd", "additive", graph, operands, negative_slope=slope)
@@ -54,7 +61,7 @@ def test_not_finite(heads, head_dim, name, value, device):
     """What a node's infinity or NaN reaches is as it should be, and nothing else changes."""
     graph = two_graphs(device)
     operands = make_operands("additive", graph, heads, head_dim)
-    operands[name][12, 0] = value
+    operands[name][[12, EMPTY], 0] = value
     expected, expected_lse = reference.attention("additive", graph, operands)
     out, lse = run("tile_fwd", "additive", graph, operands)
     assert expected.isfinite().any()
