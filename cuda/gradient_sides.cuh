@@ -13,7 +13,7 @@ constexpr int warps_per_multiprocessor() {
   if (sizeof(typename S::A) == 8) return 1;
   constexpr bool kMore = !kOwnRows && S::kSteps == 1 && (S::kVec == 4 || score == Score::additive);
   constexpr bool kFew = side == Side::columns || score == Score::additive_v2;
-  if (kOwnRows && score == Score::additive) return S::kSteps == 1 && side == Side::rows ? 24 : 20;
+  if (kOwnRows && score == Score::additive) return S::kSteps == 1 && side == Side::rows ? warps_here<S>(24) : 20;
   return kMore ? warps_here<S>(kFew ? 20 : 28) : kFew ? 16 : 20;
 }
 
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
     heads.live &= has_row;
     gradient_short_row<side, score>(a, g, dropout, heads, n, entries);
   };
-  const int row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
+  const unsigned row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
   for_own_row(pass.ptr(), pass.num_own(), a.num_edges, row, units.own_most, visit);
 }
 

@@ -74,8 +74,12 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     for (int x = 0; x < kSlots; ++x) {
       const int t = first + steps.own(x);
       const int entry = min(t, last);
-      if (score == Score::additive) term[x] += a_edge[entry];
-      s[x] = logit_of<score, false>(a, s[x], own_term, term[x], 0, h).value + bias[entry];
+      A dst = own_term, src = term[x];
+      if constexpr (score == Score::additive) {
+        dst += src;
+        src = a_edge[entry];
+      }
+      s[x] = logit_of<score, false>(a, s[x], dst, src, 0, h).value + bias[entry];
       if (node[x] == kNoNode) s[x] = NAN;
       if (t >= size) s[x] = -INFINITY;
       largest = max(largest, s[x]);

@@ -112,7 +112,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
         if (store.pairs) store.pairs[a.scalar(position, h)] = {d.weight, d.operand};
       }
       if constexpr (score == Score::cosine) operand[x] *= term[x];
-      if (!kRows && node[x] == kNoNode) weight[x] = operand[x] = A(0);
+      if (!kRows && node[x] == kNoNode) weight[x] = operand[x] = A(0);  // gathered was the first row
     }
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {

@@ -271,19 +271,19 @@ bool launch_short_rows(RowUnits& units, int64_t num_rows, int64_t num_entries, i
 }
 
 // The row of a group of `apart` lanes, of a block that has `rows` of them.
-__device__ __forceinline__ int own_row(unsigned block, int rows, int apart) {
-  return static_cast<int>(block) * rows + static_cast<int>(threadIdx.x) / apart;
+__device__ __forceinline__ unsigned own_row(unsigned block, unsigned rows, unsigned apart) {
+  return block * rows + threadIdx.x / apart;
 }
 
 // Calls visit(has_row, row, entries) once, for a row of at most `most` entries.
 template <class Visit>
-__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries, int row,
+__device__ __forceinline__ void for_own_row(const Index& ptr, int64_t num_rows, int64_t num_entries, unsigned row,
                                             int64_t most, const Visit& visit) {
-  const int last = static_cast<int>(num_rows) - 1, safe_row = min(row, last);
+  const unsigned last = static_cast<unsigned>(num_rows) - 1, safe_row = min(row, last);
   Range entries = row_range(ptr, safe_row, num_entries);
   const bool has_row = row <= last && entries.size() <= most;
   if (!has_row || entries.size() == 0) entries = {0, 0};  // others' entries may make the lanes read the first
-  visit(has_row, safe_row, entries);
+  visit(has_row, static_cast<int>(safe_row), entries);
 }
 
 }  // namespace dfgnn::cuda

@@ -35,6 +35,13 @@ constexpr int warps_per_multiprocessor() {
   return warps_here<S>(score == Score::dot || score == Score::additive ? 28 : 24);
 }
 
+// And where groups of lanes take one each.
+template <Score score, class S>
+constexpr int own_rows_warps() {
+  if (S::kSteps == 1) return warps_here<S>(score == Score::additive_v2 ? 20 : 24);
+  return score == Score::additive ? 24 : blocks_per_multiprocessor<score, S>();
+}
+
 // Of heads that are more than a vector a lane.
 template <Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void forward_wide_row(const Typed<typename S::T>& a, const Outputs& outputs,
@@ -239,15 +246,12 @@ __device__ __forceinline__ void forward_short_row(const Typed<typename S::T>& a,
 }
 
 template <Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (S::kSteps == 1 && score == Score::additive_v2 ? 20
-                                                       : S::kSteps == 1 || score == Score::additive
-                                                           ? 24
-                                                           : blocks_per_multiprocessor<score, S>()))
+__global__ void __launch_bounds__(RowUnits::kThreads, (own_rows_warps<score, S>()))
     forward_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                             RowUnits units, typename S::A*) {
   WarpHeads<S, true> heads(a.heads);
   const Dropout dropout(a);
-  const int row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
+  const unsigned row = own_row(blockIdx.x, kWarp / heads.apart(), heads.apart());
   for_own_row(a.rowptr, a.num_dst, a.num_edges, row, units.own_most, [&](bool has_row, int i, const Range& edges) {
     heads.live &= has_row;
     forward_short_row<score>(a, outputs, dropout, heads, i, edges);
@@ -266,7 +270,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, 4)
   if constexpr (S::kGroups > 1) {
     if (plan.shortest > 0) {
       WarpHeads<Short, true> own(a.heads);
-      const int row = own_row(blockIdx.x, plan.rows_per_block, own.apart());
+      const unsigned row = own_row(blockIdx.x, plan.rows_per_block, own.apart());
       const auto visit = [&](bool has_row, int i, const Range& edges) {
         own.live &= has_row;
         forward_short_row<score>(a, outputs, dropout, own, i, edges);

@@ -11,7 +11,6 @@ template <class S>
 __host__ __device__ __forceinline__ int log_heads_side_by_side(int heads) {
   if (S::kSteps > 1 || S::kLoop) return 0;
   int log = 0;
-#pragma unroll
   for (int fits = 2; fits <= S::kGroups; fits *= 2) log += heads > fits / 2;
   return log;
 }

@@ -208,7 +208,9 @@ LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches"
     ("dtype", "other", "expected"),
     [
         ("float32", {}, "smmf"),  # not tiles and heads enough
-        ("float32", {"heads": 400}, "resident"),
+        ("float32", {"heads": 400, "head_dim": 64}, "resident"),
+        ("float32", {"heads": 400}, "smmf"),  # several heads a warp
+        ("float32", {"heads": 400, "backward": True}, "resident"),
         ("float32", {"heads": 400, "score": "additive"}, "smmf"),  # several heads a warp
         ("float32", {"heads": 400, "score": "additive", "head_dim": 64}, "resident"),
         ("float32", {"heads": 400, "score": "additive", "backward": True}, "resident"),
@@ -219,12 +221,12 @@ LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches"
         ("float32", {"heads": 160, "backward": True}, "resident"),
         ("float16", {"heads": 160, "backward": True, "head_dim": 64}, "smmf"),
         ("float16", {"heads": 400, "backward": True, "head_dim": 64}, "resident"),
-        ("float64", {"heads": 400}, "smmf"),
+        ("float64", {"heads": 400, "head_dim": 64}, "smmf"),
         ("float32", {"heads": 400, "head_dim": 40}, "smmf"),  # no whole chunks of features
         ("float32", {"heads": 400, "tile_blocks": 0}, "tile"),  # of no cost
-        ("float32", {"heads": 400, "tile_nodes": -1}, "smmf"),
-        ("float32", {"heads": 400, "tile_batches": 1 << 40}, "smmf"),  # no shared memory for it
-        ("float32", {"heads": 400, "tiles": [0, 1]}, "smmf"),  # no list
+        ("float32", {"heads": 400, "head_dim": 64, "tile_nodes": -1}, "smmf"),
+        ("float32", {"heads": 400, "head_dim": 64, "tile_batches": 1 << 40}, "smmf"),  # no room
+        ("float32", {"heads": 400, "head_dim": 64, "tiles": [0, 1]}, "smmf"),  # no list
     ],
 )
 def test_list_of_tiles(log, dtype, other, expected):

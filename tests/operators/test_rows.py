@@ -135,12 +135,13 @@ def test_long_rows_that_are_whole(method, score, heads, head_dim, dtype, cuda):
 PIECES = [512, 1024, 511, 1, 513, 511, 1025, 0, 1023, 1, 512, 513, 2, 76_800, 0, 1024]
 
 
-@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 40), (3, 40), (8, 16)])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
-def test_pieces(method, score, heads, cuda):
-    graph = graphs.from_degrees([*PIECES, *[100] * 2000, *PIECES, 0], 3000).to(cuda)
-    check_both(method, score, graph, heads, 40, torch.float32)
+def test_pieces(method, score, heads, head_dim, cuda):
+    graph = graphs.from_degrees([*PIECES, *[100] * 2000, *PIECES, 0], 3000)
+    graph = Csr(graph.rowptr, torch.cat([graph.col, torch.full((700,), -7)]), graph.num_src)
+    check_both(method, score, graph.to(cuda), heads, head_dim, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

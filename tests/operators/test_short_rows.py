@@ -16,7 +16,7 @@ from calls import (
     run,
 )
 
-SHAPES = [(1, 4), (1, 128), (3, 8), (5, 16), (8, 16), (3, 32), (2, 7)]
+SHAPES = [(1, 4), (1, 128), (3, 8), (5, 16), (8, 16), (2, 32), (1, 24), (2, 7)]
 # Columns are short rows of the backward pass, or, of few sources, long ones.
 SOURCES = [1 << 15, 40]
 
@@ -28,6 +28,15 @@ def test_forward(score, heads, head_dim, dtype, device):
     graph = graphs.short_rows(SOURCES[0], device)
     operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=heads == 3)
     check_forward("smmf_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (3, 16)])
+@pytest.mark.parametrize("score", SCORES)
+def test_half_precision(score, heads, head_dim, device):
+    graph = graphs.short_rows(SOURCES[0], device)
+    operands = make_operands(score, graph, heads, head_dim, torch.float16)
+    check_forward("smmf_fwd", score, graph, operands)
+    check_backward("smmf_fwd", score, graph, operands)
 
 
 @pytest.mark.parametrize("sources", SOURCES)
