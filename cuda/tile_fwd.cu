@@ -180,7 +180,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       if (kFactored && sum < AdditiveFactors::kLeast && masks.has_edges(window_row(v))) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
-      const float lse = sum == 0 ? -INFINITY : of.m[v] + log(sum);
+      const float lse = kFactored && sum == 0 ? -INFINITY : of.m[v] + log(sum);  // else m is
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse;
     });
     others |= rows_not_zero(infinite, v);
