@@ -95,6 +95,19 @@ cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUni
   return launch_merge(merge, stream);
 }
 
+// A node's own rows, those that the score has on that side: where src is the value too, columns hold it once.
+template <Side side, Score score, class S, bool kOwnRows>
+__device__ __forceinline__ void load_own(const Typed<typename S::T>& a, const Gradients& g,
+                                         const WarpHeads<S, kOwnRows>& heads, int n, Fragment<S>& own,
+                                         Fragment<S>& own_value) {
+  const Pass<side> pass{a, g};
+  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
+  if constexpr (score != Score::additive) own.load(a.features(pass.own(), n, heads.head), heads.lane, a.head_dim);
+  if constexpr (!kShared || side == Side::rows) {
+    own_value.load(a.features(pass.own_value(), n, heads.head), heads.lane, a.head_dim);
+  }
+}
+
 // delta_i = <grad_out_i, out_i> - grad_lse_i of the lane's head, for the columns too.
 template <class S, bool kOwnRows, class Row>
 __device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a, const Gradients& g,

@@ -8,13 +8,22 @@ namespace dfgnn::cuda {
 
 // Warps a multiprocessor, as many as registers allow; more of small heads, whose warps wait for memory most, where a
 // warp takes a row.
-template <Side side, Score score, class S, bool kOwnRows = false>
+template <Side side, Score score>
+constexpr bool kFewWarps = side == Side::columns || score == Score::additive_v2;
+template <Side side, Score score, class S>
 constexpr int warps_per_multiprocessor() {
   if (sizeof(typename S::A) == 8) return 1;
-  constexpr bool kMore = !kOwnRows && S::kSteps == 1 && (S::kVec == 4 || score == Score::additive);
-  constexpr bool kFew = side == Side::columns || score == Score::additive_v2;
-  if (kOwnRows && score == Score::additive) return S::kSteps == 1 && side == Side::rows ? warps_here<S>(24) : 20;
-  return kMore ? warps_here<S>(kFew ? 20 : 28) : kFew ? 16 : 20;
+  if (S::kSteps == 1 && (S::kVec == 4 || score == Score::additive)) {
+    return warps_here<S>(kFewWarps<side, score> ? 20 : 28);
+  }
+  return kFewWarps<side, score> ? 16 : 20;
+}
+
+// And where groups of lanes take one each.
+template <Side side, Score score, class S>
+constexpr int own_rows_warps() {
+  if (score != Score::additive) return kFewWarps<side, score> ? 16 : 20;
+  return S::kSteps == 1 && side == Side::rows ? warps_here<S>(24) : 20;
 }
 
 // Of heads that are more than a vector a lane.
@@ -34,8 +43,7 @@ __device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a,
   const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
   Fragment<S> own, own_value, grad, grad_value;
-  if constexpr (!kAdditive) own.load(a.features(pass.own(), n, h), lane, a.head_dim);
-  if constexpr (!kShared || kRows) own_value.load(a.features(pass.own_value(), n, h), lane, a.head_dim);
+  load_own<side, score>(a, g, heads, n, own, own_value);
   grad.zero();
   grad_value.zero();
   A grad_scalar = A(0), own_lse = A(0), own_delta = A(0);
@@ -235,7 +243,7 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
 
 // Short rows, one a group of lanes.
 template <Side side, Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<side, score, S, true>()))
+__global__ void __launch_bounds__(RowUnits::kThreads, (own_rows_warps<side, score, S>()))
     gradients_own_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                               RowUnits units, typename S::A*, const EdgeStore<typename S::A>) {
   const Pass<side> pass{a, g};

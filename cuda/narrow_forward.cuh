@@ -36,11 +36,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
   const int longest = heads.most(size);
   const EntryNodes nodes(a.col, edges.begin, a.num_src);
   int next[kSlots];
-  const auto load_nodes = [&](int first) {
-#pragma unroll
-    for (int x = 0; x < kSlots; ++x) next[x] = nodes[min(first + steps.own(x), last)];
-  };
-  if (longest > 0) load_nodes(0);
+  if (longest > 0) steps.load(nodes, 0, last, next);
 #pragma unroll 1
   for (int first = 0; first < longest; first += steps.entries()) {
     int node[kSlots], safe[kSlots];
@@ -50,7 +46,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
       node[x] = next[x];
       safe[x] = max(node[x], 0);
     }
-    load_nodes(first + steps.entries());
+    steps.load(nodes, first + steps.entries(), last, next);
     Packed<S> sources[kStep], values[kStep];
     const bool is_whole = !kOwnRows || first + kStep / 2 < longest;  // else half of the step is past the end
 #pragma unroll

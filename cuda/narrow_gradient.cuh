@@ -27,8 +27,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
   const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
   Fragment<S> own, own_value, grad, grad_value;
-  if constexpr (!kAdditive) own.load(a.features(pass.own(), n, h), lane, a.head_dim);
-  if constexpr (!kShared || kRows) own_value.load(a.features(pass.own_value(), n, h), lane, a.head_dim);
+  load_own<side, score>(a, g, heads, n, own, own_value);
   if constexpr (kRows) {  // columns have no registers for that
     if constexpr (!kAdditive) keep_numbers(own);
     keep_numbers(own_value);
@@ -46,11 +45,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
   const int longest = heads.most(size);
   const EntryNodes nodes(pass.others(), entries.begin, pass.num_others());
   int next[kSlots];
-  const auto load_nodes = [&](int first) {
-#pragma unroll
-    for (int x = 0; x < kSlots; ++x) next[x] = nodes[min(first + steps.own(x), last)];
-  };
-  if (longest > 0) load_nodes(0);
+  if (longest > 0) steps.load(nodes, 0, last, next);
 #pragma unroll 1
   for (int first = 0; first < longest; first += steps.entries()) {
     int node[kSlots], safe[kSlots];
@@ -60,7 +55,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
       node[x] = next[x];
       safe[x] = max(node[x], 0);
     }
-    load_nodes(first + steps.entries());
+    steps.load(nodes, first + steps.entries(), last, next);
     Packed<S> others[kStep], values[kStep];
     const bool is_whole = !kOwnRows || first + kStep / 2 < longest;  // else half of the step is past the end
 #pragma unroll

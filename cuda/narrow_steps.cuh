@@ -81,6 +81,12 @@ struct NarrowSteps {
   __device__ __forceinline__ int own(int x) const { return heads.entry(x * kOwners + heads.lane % kOwners); }
   __device__ __forceinline__ int of_group(int u) const { return heads.entry(u); }
 
+  // Nodes of the lane's entries of the step that begins with entry `first`; past the row's last, that one again.
+  __device__ __forceinline__ void load(const EntryNodes& nodes, int first, int last, int (&next)[kSlots]) const {
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) next[x] = nodes[min(first + own(x), last)];
+  }
+
   // What the lane has whose entry is the group's u-th.
   template <class X>
   __device__ __forceinline__ X of(const X (&x)[kSlots], int u) const {

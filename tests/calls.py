@@ -189,10 +189,12 @@ def gradients(
     return dict(zip(operands, found, strict=True))
 
 
-def results(path: str, score: str, graph: Csr, operands: dict[str, Tensor]) -> list[Tensor]:
+def results(
+    path: str, score: str, graph: Csr, operands: dict[str, Tensor], **options
+) -> list[Tensor]:
     """out, lse and their gradients."""
     leaves = {name: t.detach().requires_grad_() for name, t in operands.items()}
-    outputs = run(path, score, graph, leaves)
+    outputs = run(path, score, graph, leaves, **options)
     return [*outputs, *gradients(outputs, leaves, with_lse=True).values()]
 
 

@@ -1,5 +1,6 @@
 """The same bits from run to run, whatever else the machine does."""
 
+import calls
 import graphs
 import pytest
 import torch
@@ -9,20 +10,15 @@ from calls import (
     SCORES,
     assert_same_bits,
     cpu_threads,
-    gradients,
     make_operands,
-    run,
 )
 
 
 def results(path: str, score: str, graph: graphs.Csr, dtype: torch.dtype) -> list[torch.Tensor]:
-    leaves = {
-        name: t.requires_grad_()
-        for name, t in make_operands(score, graph, 2, 24, dtype, edge_terms=True).items()
-    }
+    """With all that edges can have."""
+    operands = make_operands(score, graph, 2, 24, dtype, edge_terms=True)
     seed = torch.tensor([11], device=graph.col.device)
-    out, lse = run(path, score, graph, leaves, dropout_p=0.2, seed=seed)
-    return [out, lse, *gradients((out, lse), leaves, with_lse=True).values()]
+    return calls.results(path, score, graph, operands, dropout_p=0.2, seed=seed)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

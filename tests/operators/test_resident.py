@@ -5,7 +5,7 @@ from itertools import pairwise
 import graphs
 import pytest
 import torch
-from calls import assert_same_bits, check_backward, check_forward, gradients, make_operands, run
+from calls import assert_same_bits, check_backward, check_forward, make_operands, results, run
 from graphs import Csr
 
 PATH = "attention_resident"
@@ -152,13 +152,6 @@ def test_nodes_out_of_range(score, device):
 @pytest.mark.parametrize("score", SCORES)
 def test_same_bits(score, device):
     graph = sparse(device)
-    leaves = {
-        name: t.requires_grad_()
-        for name, t in make_operands(score, graph, 1, 128, torch.bfloat16).items()
-    }
+    operands = make_operands(score, graph, 1, 128, torch.bfloat16)
     given = {**graph.csc(), **route(graph)}
-    found = []
-    for _ in range(2):
-        outputs = run(PATH, score, graph, leaves, **given)
-        found.append([*outputs, *gradients(outputs, leaves, with_lse=True).values()])
-    assert_same_bits(*found)
+    assert_same_bits(*(results(PATH, score, graph, operands, **given) for _ in range(2)))
