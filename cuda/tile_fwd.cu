@@ -180,7 +180,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       if (kFactored && sum < AdditiveFactors::kLeast && masks.has_edges(window_row(v))) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
-      const float lse = kFactored && sum == 0 ? -INFINITY : of.m[v] + log(sum);  // else m is
+      const float lse = kFactored && sum == 0 ? -INFINITY : of.m[v] + log(sum);  // without factors m is
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse;
     });
     others |= rows_not_zero(infinite, v);
@@ -221,7 +221,8 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
                   "what blocks of every device from compute capability 8.0 on have");
     const bool may_be_warpgroups = S::kForWarpgroup && major == 9;
     const auto slope = static_cast<float>(a.negative_slope);
-    const bool is_general = kHasFactors<score, S, false> && !(slope > 0 && slope <= 1);  // has kernels for all else
+    // Factors are for slopes of 0 to 1; for others there are the kernels that take all.
+    const bool is_general = kHasFactors<score, S, false> && !(slope > 0 && slope <= 1);
     return launch_tile<S>(
         needs_positions(a) || is_general ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
         may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream, Typed<typename S::T>{a}, outputs);

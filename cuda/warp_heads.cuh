@@ -96,13 +96,8 @@ class WarpHeads {
  private:
   __device__ __forceinline__ int rounds_from(int count, int first_group) const {
     if (kOwnRows) return count;
-    constexpr int kLog = S::kGroups == 32   ? 5
-                         : S::kGroups == 16 ? 4
-                         : S::kGroups == 8  ? 3
-                         : S::kGroups == 4  ? 2
-                         : S::kGroups == 2  ? 1
-                                            : 0;
-    return (count - first_group + groups() - 1) >> (kLog - log_side_);
+    static_assert(S::kSteps > 1 || S::kLoop, "whose heads do not lie side by side, so that a head has all groups");
+    return static_cast<int>(static_cast<unsigned>(count - first_group + S::kGroups - 1) / S::kGroups);
   }
 
   int log_side_;

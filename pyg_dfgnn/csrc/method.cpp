@@ -30,10 +30,7 @@ void log_choice(Method method, const std::string& why) {
   std::fprintf(stderr, "dfgnn: method=%s: %s\n", name, why.c_str());
 }
 
-bool tile_can_run(const Attention& attention) {
-  return attention.score != Score::additive_v2 && attention.num_dst() == attention.num_src() &&
-         cuda::tile::takes_heads(attention.value.element_size(), attention.head_dim());
-}
+bool tile_can_run(const Attention& attention) { return tile_takes_heads(attention, attention.head_dim()); }
 
 // Tiles that are listed, of a size that is known and fits in shared memory (of all but small GPUs, where smmf runs).
 bool resident_can_run(const Attention& attention, Pass pass) {
@@ -41,11 +38,8 @@ bool resident_can_run(const Attention& attention, Pass pass) {
   const int64_t nodes = attention.tile_nodes, batches = attention.tile_batches;
   const auto bytes = pass == Pass::forward ? cuda::resident::forward_bytes(nodes, batches, attention.max_degree)
                                            : cuda::resident::backward_bytes(nodes, batches);
-  return attention.score != Score::additive_v2 && attention.tiles.defined() &&
-         attention.num_dst() == attention.num_src() &&
-         cuda::tile::parts_of(attention.tiles.numel(), attention.num_dst()).list &&
-         cuda::resident::takes_heads(attention.value.element_size(), attention.heads(), attention.head_dim()) &&
-         bytes <= cuda::resident::bytes_of_block(1);
+  return attention.tiles.defined() && cuda::tile::parts_of(attention.tiles.numel(), attention.num_dst()).list &&
+         resident_takes_heads(attention, attention.head_dim()) && bytes <= cuda::resident::bytes_of_block(1);
 }
 
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
@@ -181,7 +175,20 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
              attention.num_dst(), " rows");
 }
 
+bool is_within_tiles(const Attention& attention) {
+  return attention.score != Score::additive_v2 && attention.num_dst() == attention.num_src();
+}
+
 }  // namespace
+
+bool tile_takes_heads(const Attention& attention, int64_t head_dim) {
+  return is_within_tiles(attention) && cuda::tile::takes_heads(attention.value.element_size(), head_dim);
+}
+
+bool resident_takes_heads(const Attention& attention, int64_t head_dim) {
+  return is_within_tiles(attention) &&
+         cuda::resident::takes_heads(attention.value.element_size(), attention.heads(), head_dim);
+}
 
 Method choose_method(const Call& call, const Attention& attention, Pass pass) {
   if (call.op == Op::smmf) return Method::smmf;

@@ -23,4 +23,8 @@ enum class Pass { forward, backward };
 // of 16 bytes, additive_v2, num_dst != num_src), smmf does.
 Method choose_method(const Call& call, const Attention& attention, Pass pass);
 
+// Whether these kernels take the call, were its heads of that size.
+bool tile_takes_heads(const Attention& attention, int64_t head_dim);
+bool resident_takes_heads(const Attention& attention, int64_t head_dim);
+
 }  // namespace dfgnn

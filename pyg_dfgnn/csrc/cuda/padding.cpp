@@ -1,7 +1,6 @@
 #include "padding.h"
 
-#include "../../../cuda/resident_geometry.h"
-#include "../../../cuda/tile_geometry.h"
+#include "../method.h"
 
 namespace dfgnn {
 
@@ -9,10 +8,8 @@ namespace {
 
 // Whether the caller asks for a method that takes heads of that size alone.
 bool is_asked_for(const Call& call, const Attention& a, int64_t head_dim) {
-  const int64_t bytes = a.value.element_size();
-  if (a.score == Score::additive_v2 || a.num_dst() != a.num_src()) return false;
-  return (call.route.method == "tile" && cuda::tile::takes_heads(bytes, head_dim)) ||
-         (call.route.method == "resident" && cuda::resident::takes_heads(bytes, a.heads(), head_dim));
+  return (call.route.method == "tile" && tile_takes_heads(a, head_dim)) ||
+         (call.route.method == "resident" && resident_takes_heads(a, head_dim));
 }
 
 }  // namespace
