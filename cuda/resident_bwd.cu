@@ -15,8 +15,9 @@ namespace {
 
 using namespace resident;
 
-// Shared memory: a chunk, or what is being reordered and a place for each row; from the end backwards what slices have
-// of rows and of columns; between them, of slots, two numbers and an offset each.
+// Shared memory: a chunk, or what is being reordered, with the entries of two lists an edge and a place for each row;
+// from the end backwards what slices have of rows and of columns; between them, of slots, two numbers and an offset
+// each, before the numbers the other nodes of edges.
 template <class S>
 struct Layout {
   unsigned char* memory;
@@ -27,133 +28,127 @@ struct Layout {
   __device__ __forceinline__ int64_t nodes_begin() const { return bytes - 2 * row_bytes(); }
   __device__ __forceinline__ unsigned char* rows() const { return memory + nodes_begin(); }
   __device__ __forceinline__ unsigned char* columns() const { return memory + bytes - row_bytes(); }
+  __device__ __forceinline__ uint16_t* others() const {
+    return reinterpret_cast<uint16_t*>(memory + chunk_bytes_of(nodes));
+  }
+  __device__ __forceinline__ uint16_t* list(int which, int64_t edge_bytes) const {
+    return reinterpret_cast<uint16_t*>(memory + 2 * edge_bytes + which * edge_bytes / 2);
+  }
   __device__ __forceinline__ uint16_t* places(int64_t edge_bytes) const {
-    return reinterpret_cast<uint16_t*>(memory + 2 * edge_bytes);
+    return reinterpret_cast<uint16_t*>(memory + 3 * edge_bytes);
   }
   __device__ __forceinline__ unsigned char* slots(int which, int64_t edge_bytes) const {
     return memory + nodes_begin() - (which + 1) * edge_bytes;
   }
   __device__ __forceinline__ bool fit_nodes() const { return chunk_bytes_of(nodes) <= nodes_begin(); }
   __device__ __forceinline__ bool fit_edges(int64_t edge_bytes) const {
-    return max(chunk_bytes_of(nodes), 2 * edge_bytes + place_bytes_of(nodes)) + 3 * edge_bytes <= nodes_begin();
+    return max(chunk_bytes_of(nodes), 3 * edge_bytes + place_bytes_of(nodes)) + 3 * edge_bytes <= nodes_begin();
   }
 };
 
-// Stores the sum of what a group's lanes have as the number of a row's node.
-template <class T>
-__device__ __forceinline__ void store_number(const Typed<T>& a, void* data, int node, int h, const SliceRow& row,
-                                             float x) {
-  x = lanes_sum<kLanes>(x);
-  if (row.live && lane_in_group() == 0) static_cast<float*>(data)[a.scalar(node, h)] = x;
-}
-
-// The row's dots, or what the score does without, become keep P, and dP becomes the gradient of the dots, or of the two
-// numbers, whose sum is then stored.
+// A row's dots, or what the score does without, become keep P, and dP becomes the gradient of the dots, or of the two
+// numbers, whose sum is then stored. By one thread.
 template <Score score, class S>
-__device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, const Gradients& g, const Tile& tile,
-                                              const Slices<S>& edges, float* weights, float* gradients, int slice,
-                                              const SliceRow& row, int h) {
+__device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, const Gradients& g,
+                                              const Dropout<float>& dropout, const Tile& tile, const Slices<S>& edges,
+                                              float* weights, float* gradients, int place, int row, int h) {
   constexpr bool kAdditive = score == Score::additive;
-  const Dropout dropout(a);
-  const int i = tile.first + row.node;
-  const int64_t node_and_head = a.scalar(i, h);
-  const float lse = a.at(g.lse, node_and_head), own_term = dst_term<score>(a, i, h);
-  const auto logit = [&](int slot, int64_t position) {
-    const float term = src_term<score>(a, tile.first + edges.node(slot), h);
-    return logit_of<score>(a, kAdditive ? 0.f : weights[slot], own_term, term, position, h);
+  const int i = tile.first + max(row, 0);
+  const int64_t number = a.scalar(i, h);
+  const float own_term = dst_term<score>(a, i, h), lse = a.at(g.lse, number);
+  float2 *ps = reinterpret_cast<float2*>(weights), *dps = reinterpret_cast<float2*>(gradients);
+  const auto term_of = [&](int slot) { return src_term<score>(a, tile.first + edges.node(slot), h); };
+  const auto logit = [&](float dot, float term, int edge) {
+    return logit_of<score>(a, dot, own_term, term, edges.first_edge + edge, h);
   };
-  const auto factor = [&](int slot, int64_t position) {
-    if constexpr (kAdditive) return logit(slot, position).slope;
-    return score == Score::dot ? a.logit_scale : src_term<score>(a, tile.first + edges.node(slot), h);
+  float delta = g.grad_lse ? -a.at(g.grad_lse, number) : 0.f, sum = 0;
+  const auto probability = [&](float& dot, float& dp, int slot, int edge, bool is_edge) {
+    dot = is_edge ? exp_difference(logit(kAdditive ? 0.f : dot, term_of(slot), edge).value, lse) : 0.f;
+    dp = is_edge ? dp * dropout.factor(edges.first_edge + edge, h) : 0.f;
+    delta += dot * dp;
   };
-  float delta = 0, sum = 0;
-  __syncwarp();
-  for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
-    float p = 0, dp = 0;
-    if (position >= 0) {
-      p = exp_difference(logit(slot, position).value, lse);
-      dp = gradients[slot] * dropout.factor(position, h);
-    }
-    delta += p * dp;
-    weights[slot] = p;
-    gradients[slot] = dp;
+  edges.for_batches(place, row, [&](int batch, int edge, int left) {
+    float2 p = ps[batch], dp = dps[batch];
+    probability(p.x, dp.x, batch * kBatch, edge, left > 0);
+    probability(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
+    ps[batch] = p;
+    dps[batch] = dp;
   });
-  delta = lanes_sum<kLanes>(delta);
-  if (g.grad_lse) delta -= a.at(g.grad_lse, node_and_head);
-  for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
-    const float p = weights[slot], ds = p * (gradients[slot] - delta);
-    float operand = 0;
-    if (position >= 0) operand = ds * factor(slot, position);
-    if (g.bias && position >= 0) static_cast<float*>(g.bias)[a.scalar(position, h)] = ds;
-    if (kAdditive && g.a_edge && position >= 0) static_cast<float*>(g.a_edge)[a.scalar(position, h)] = operand;
-    if (dropout.active() && position >= 0) weights[slot] = p * dropout.factor(position, h);
-    gradients[slot] = operand;
-    sum += operand;
+  const auto gradient = [&](float& p, float& dp, int slot, int edge, bool is_edge) {
+    const float ds = p * (dp - delta);
+    dp = 0;
+    if (!is_edge) return;
+    const int64_t position = edges.first_edge + edge;
+    dp = ds * a.logit_scale;
+    if constexpr (kAdditive) dp = ds * logit(0, term_of(slot), edge).slope;
+    if constexpr (score == Score::cosine) dp = ds * term_of(slot);
+    if (g.bias) static_cast<float*>(g.bias)[a.scalar(position, h)] = ds;
+    if (kAdditive && g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(position, h)] = dp;
+    p *= dropout.factor(position, h);
+    sum += dp;
+  };
+  edges.for_batches(place, row, [&](int batch, int edge, int left) {
+    float2 p = ps[batch], dp = dps[batch];
+    gradient(p.x, dp.x, batch * kBatch, edge, left > 0);
+    gradient(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
+    ps[batch] = p;
+    dps[batch] = dp;
   });
-  if constexpr (kAdditive) store_number(a, g.dst, i, h, row, sum);
+  if (kAdditive && row >= 0) static_cast<float*>(g.dst)[number] = sum;
 }
 
 template <Score score, class S>
 __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, const Gradients& g, const Tile& tile,
                                               int h, unsigned char* memory, int bytes) {
+  using List = typename Slices<S>::List;
   const Layout<S> layout{memory, bytes, tile.nodes};
   const Chunk<S> chunk{memory, tile.nodes};
   if (!layout.fit_nodes()) return false;
   const auto rows_of = [&](const void* data) { return Rows(a, data, tile, h); };
   const int chunks = a.head_dim * static_cast<int>(sizeof(typename S::T)) / kRowBytes;
-  chunk.start(rows_of(a.value), 0);
-  chunk.set_zeros();
-  Slices<S> rows(tile, layout.rows()), columns(tile, layout.columns());
-  bool fits = rows.sort(a.rowptr, a.num_edges);
-  if (fits) rows.fetch(a.col);
-  if (fits) fits = columns.sort(a.colptr, a.num_edges);
+  Slices<S> sides[] = {Slices<S>(tile, layout.rows()), Slices<S>(tile, layout.columns())};
+  const Index* ptrs[] = {&a.rowptr, &a.colptr};
+  Slices<S>& rows = sides[0];
+  Slices<S>& columns = sides[1];
+  bool fits = sort_rows(sides, ptrs, a.num_edges, [&] {
+    chunk.start(rows_of(a.value), 0);
+    chunk.set_zeros();
+  });
   const int64_t edge_bytes = fits ? edge_bytes_of(max(rows.batches(), columns.batches())) : 0;
   fits = fits && rows.edges() == columns.edges() && layout.fit_edges(edge_bytes);
-  rows.offsets = columns.offsets = reinterpret_cast<uint4*>(layout.slots(0, edge_bytes));
+  rows.offsets = columns.offsets = reinterpret_cast<uint2*>(layout.slots(0, edge_bytes));
   float* weights = reinterpret_cast<float*>(layout.slots(1, edge_bytes));
   float* gradients = reinterpret_cast<float*>(layout.slots(2, edge_bytes));
-  if (fits) fits = rows.fill(a.col);
+  if (fits) {
+    rows.copy({List{a.col, tile.first, tile.nodes, layout.others()}});
+    __syncthreads();
+    fits = rows.fill(layout.others());
+  }
   if (!__syncthreads_and(fits)) {
     chunk.wait();
     return false;
   }
   constexpr bool kNeedsDots = score != Score::additive;
   constexpr bool kShared = score == Score::cosine;  // K is V
-  const auto finish_last = [&](int c) {             // where that is the last chunk
-    return [&, c](int slice, const SliceRow& row) {
-      if (c + 1 == chunks) differentiate<score>(a, g, tile, rows, weights, gradients, slice, row, h);
-    };
-  };
+  // Each chunk of V with dO, then each of K with Q; those that are the same, one after another.
+  const int passes = kNeedsDots ? 2 * chunks : chunks;
 #pragma unroll 1
-  for (int c = 0; c < chunks; ++c) {
-    chunk.wait();
-    if constexpr (kNeedsDots) {
-      add_dots<S>(rows, rows_of(g.grad_out), c, chunk, gradients, [](int, const SliceRow&) {});
-    } else {
-      add_dots<S>(rows, rows_of(g.grad_out), c, chunk, gradients, finish_last(c));
-    }
-    if constexpr (kShared) {
-      add_dots<S>(rows, rows_of(a.dst), c, chunk, weights, finish_last(c));
-      if (c + 1 == chunks) break;
-    }
+  for (int i = 0; i < passes; ++i) {
+    const auto chunk_of = [&](int pass) { return kShared ? pass / 2 : pass % chunks; };
+    const auto is_logits = [&](int pass) { return kShared ? pass % 2 == 1 : pass >= chunks; };
+    OwnRows<S> own(rows, rows_of(is_logits(i) ? a.dst : g.grad_out), chunk_of(i));
+    if (!kShared || !is_logits(i)) chunk.wait();
+    own.add_dots(chunk, is_logits(i) ? weights : gradients);
+    if (kShared && !is_logits(i)) continue;
     __syncthreads();
-    if (c + 1 < chunks) {
-      chunk.start(rows_of(a.value), c + 1);
-    } else if (kNeedsDots) {
-      chunk.start(rows_of(a.src), 0);
-    }
+    if (i + 1 < passes) chunk.start(rows_of(!kShared && is_logits(i + 1) ? a.src : a.value), chunk_of(i + 1));
   }
-#pragma unroll 1
-  for (int c = 0; kNeedsDots && !kShared && c < chunks; ++c) {
-    chunk.wait();
-    add_dots<S>(rows, rows_of(a.dst), c, chunk, weights, finish_last(c));
-    if (c + 1 == chunks) break;
-    __syncthreads();
-    chunk.start(rows_of(a.src), c + 1);
-  }
+  const Dropout dropout(a);
+  rows.for_places(
+      [&](int place, int row) { differentiate<score>(a, g, dropout, tile, rows, weights, gradients, place, row, h); });
   columns.fetch(a.row);
   columns.fetch(a.perm);
-  __syncwarp();  // the last chunk of K is there still, and a warp's weights are its own
+  __syncthreads();  // the last chunk of K is there still
 #pragma unroll 1
   for (int c = chunks - 1; kNeedsDots && c >= 0; --c) {
     store_sums<S>(rows, chunk, gradients, rows_of(g.dst), c);
@@ -163,60 +158,58 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
     chunk.wait();
   }
 
-  float2* reordered = reinterpret_cast<float2*>(memory);
+  float4* reordered = reinterpret_cast<float4*>(memory);
+  uint16_t *nodes = layout.list(0, edge_bytes), *positions = layout.list(1, edge_bytes);
   uint16_t* places = layout.places(edge_bytes);  // of a row in the order
+  columns.copy({List{a.row, tile.first, tile.nodes, nodes}, List{a.perm, rows.first_edge, rows.edges(), positions}});
   for (int i = threadIdx.x; i < tile.nodes; i += S::kThreads) places[rows.order[i]] = static_cast<uint16_t>(i);
   __syncthreads();
-  columns.for_slots([&](int slot, int column, int64_t entry) {
-    float2 numbers{0, 0};
-    int node = -1;
-    if (entry >= 0) {
-      const int64_t row = a.row[entry] - tile.first;
-      if (row >= 0 && row < tile.nodes) node = static_cast<int>(row);
-      const int64_t e = node < 0 ? -1 : a.perm[entry] - rows.first_edge - rows.begins[node];
-      if (e >= 0 && e < rows.degree(node)) {
-        const int from = rows.slot(places[node], static_cast<int>(e));
-        numbers = {weights[from], gradients[from]};
-        if constexpr (score == Score::cosine) {  // what the columns' sums are of is scaled by the rows' terms
-          numbers.y *= dst_term<score>(a, tile.first + node, h) / src_term<score>(a, tile.first + column, h);
-        }
-      } else {
-        fits = false;
-      }
+  const auto numbers_of = [&](int edge, int column, bool is_edge, unsigned& offset) {
+    offset = columns.offset_of(Slices<S>::kNone);
+    if (!is_edge) return float2{0, 0};
+    const int node = nodes[edge], e = node == Slices<S>::kNone ? -1 : positions[edge] - rows.begins[node];
+    if (e < 0 || e >= rows.degree(node)) {
+      fits = false;
+      return float2{0, 0};
     }
-    columns.set_offset(slot, node);
-    reordered[slot] = numbers;
+    offset = columns.offset_of(node);
+    const int from = rows.slot(places[node], e);
+    float2 numbers{weights[from], gradients[from]};
+    if constexpr (score == Score::cosine) {  // what the columns' sums are of is scaled by the rows' terms
+      numbers.y *= dst_term<score>(a, tile.first + node, h) / src_term<score>(a, tile.first + column, h);
+    }
+    return numbers;
+  };
+  columns.for_places([&](int place, int column) {
+    float sum = 0;
+    columns.for_batches(place, column, [&](int batch, int edge, int left) {
+      uint2 offsets;
+      const float2 x = numbers_of(edge, column, left > 0, offsets.x),
+                   y = numbers_of(edge + 1, column, left > 1, offsets.y);
+      columns.offsets[batch] = offsets;
+      reordered[batch] = {x.x, y.x, x.y, y.y};
+      sum += x.y + y.y;
+    });
+    if (!kNeedsDots && column >= 0) static_cast<float*>(g.src)[a.scalar(tile.first + column, h)] = sum;
   });
   if (!__syncthreads_and(fits)) return false;
-  const int slots = columns.batches() * kGroups * kBatch;
-  for (int slot = threadIdx.x; slot < slots; slot += S::kThreads) {
-    weights[slot] = reordered[slot].x;
-    gradients[slot] = reordered[slot].y;
+  for (int batch = threadIdx.x; batch < columns.batches() * kGroups; batch += S::kThreads) {
+    const float4 numbers = reordered[batch];
+    reinterpret_cast<float2*>(weights)[batch] = {numbers.x, numbers.y};
+    reinterpret_cast<float2*>(gradients)[batch] = {numbers.z, numbers.w};
   }
   __syncthreads();
 
   chunk.start(rows_of(kNeedsDots ? a.dst : g.grad_out), chunks - 1);
   chunk.set_zeros();
-  for (int t = threadIdx.x / kWarp; !kNeedsDots && t < columns.count(); t += S::kWarps) {
-    const SliceRow row = columns.row(t);
-    float sum = 0;
-    for_edges_of(columns, t, row, [&](int slot, int64_t) { sum += gradients[slot]; });
-    store_number(a, g.src, tile.first + row.node, h, row, sum);
-  }
 #pragma unroll 1
-  for (int c = chunks - 1; kNeedsDots && c >= 0; --c) {
+  for (int i = passes - 1; i >= 0; --i) {  // dK, then dV
+    const bool is_src = kNeedsDots && i >= chunks;
     chunk.wait();
-    store_sums<S>(columns, chunk, gradients, rows_of(g.src), c);
+    store_sums<S>(columns, chunk, is_src ? gradients : weights, rows_of(is_src ? g.src : g.value), i % chunks);
+    if (i == 0) break;
     __syncthreads();
-    c > 0 ? chunk.start(rows_of(a.dst), c - 1) : chunk.start(rows_of(g.grad_out), chunks - 1);
-  }
-#pragma unroll 1
-  for (int c = chunks - 1; c >= 0; --c) {
-    chunk.wait();
-    store_sums<S>(columns, chunk, weights, rows_of(g.value), c);
-    if (c == 0) break;
-    __syncthreads();
-    chunk.start(rows_of(g.grad_out), c - 1);
+    chunk.start(rows_of(kNeedsDots && i - 1 >= chunks ? a.dst : g.grad_out), (i - 1) % chunks);
   }
   return true;
 }

@@ -8,42 +8,44 @@ namespace {
 
 using namespace resident;
 
-// The row's dots, or what the score does without, become weights that sum to 1, those that dropout keeps scaled. Stores
-// lse.
+// A row's dots, or what the score does without, become weights that sum to 1, those that dropout keeps scaled. Stores
+// lse. By one thread.
 template <Score score, class S>
-__device__ __forceinline__ void softmax(const Typed<typename S::T>& a, const Outputs& outputs, const Tile& tile,
-                                        const Slices<S>& edges, float* numbers, int slice, const SliceRow& row, int h) {
-  const Dropout dropout(a);
-  const float own_term = dst_term<score>(a, tile.first + row.node, h);
+__device__ __forceinline__ void softmax(const Typed<typename S::T>& a, const Outputs& outputs,
+                                        const Dropout<float>& dropout, const Tile& tile, const Slices<S>& edges,
+                                        float* numbers, int place, int row, int h) {
+  const float own_term = row < 0 ? 0.f : dst_term<score>(a, tile.first + row, h);
+  float2* pairs = reinterpret_cast<float2*>(numbers);
+  const auto logit = [&](float dot, int slot, int edge, bool is_edge) {
+    if (!is_edge) return -INFINITY;
+    const float term = src_term<score>(a, tile.first + edges.node(slot), h);
+    return logit_of<score>(a, dot, own_term, term, edges.first_edge + edge, h).value;
+  };
   float largest = -INFINITY, sum = 0;
-  __syncwarp();
-  for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
-    float s = -INFINITY;
-    if (position >= 0) {
-      const float dot = score == Score::additive ? 0.f : numbers[slot];
-      const float term = src_term<score>(a, tile.first + edges.node(slot), h);
-      s = logit_of<score>(a, dot, own_term, term, position, h).value;
-    }
-    numbers[slot] = s;
-    largest = fmaxf(largest, s);
+  edges.for_batches(place, row, [&](int batch, int edge, int left) {
+    float2 s = pairs[batch];
+    s.x = logit(s.x, batch * kBatch, edge, left > 0);
+    s.y = logit(s.y, batch * kBatch + 1, edge + 1, left > 1);
+    pairs[batch] = s;
+    const float before = largest;
+    largest = fmaxf(largest, fmaxf(s.x, s.y));
+    sum = sum * exp_difference(before, largest) + (exp_difference(s.x, largest) + exp_difference(s.y, largest));
   });
-  largest = lanes_max<kLanes>(largest);
-  for_edges_of(edges, slice, row, [&](int slot, int64_t) {
-    const float p = exp_difference(numbers[slot], largest);
-    numbers[slot] = p;
-    sum += p;
-  });
-  sum = lanes_sum<kLanes>(sum);
   const float share = sum == 0 ? 0 : 1 / sum;
-  for_edges_of(edges, slice, row, [&](int slot, int64_t position) {
-    numbers[slot] *= dropout.active() && position >= 0 ? share * dropout.factor(position, h) : share;
+  edges.for_batches(place, row, [&](int batch, int edge, int) {
+    const float2 s = pairs[batch];
+    float2 p{exp_difference(s.x, largest) * share, exp_difference(s.y, largest) * share};
+    if (dropout.active()) {
+      p.x *= dropout.factor(edges.first_edge + edge, h);
+      p.y *= dropout.factor(edges.first_edge + edge + 1, h);
+    }
+    pairs[batch] = p;
   });
-  if (row.live && lane_in_group() == 0) {
-    static_cast<float*>(outputs.lse)[a.scalar(tile.first + row.node, h)] = largest + log(sum);
-  }
+  if (row >= 0) static_cast<float*>(outputs.lse)[a.scalar(tile.first + row, h)] = largest + log(sum);
 }
 
-// Shared memory: a chunk, what slices have of rows; then, of slots, offsets and a number each.
+// Shared memory: a chunk, what slices have of rows; then, of slots, a number each, before that the other nodes of
+// edges, and offsets.
 template <Score score, class S>
 __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, const Outputs& outputs, const Tile& tile,
                                              int h, unsigned char* memory, int bytes) {
@@ -53,34 +55,39 @@ __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, cons
   const auto rows_of = [&](const void* data) { return Rows(a, data, tile, h); };
   const int chunks = a.head_dim * static_cast<int>(sizeof(typename S::T)) / kRowBytes;
   constexpr bool kNeedsDots = score != Score::additive;
-  chunk.start(rows_of(kNeedsDots ? a.src : a.value), 0);
-  chunk.set_zeros();
-  Slices<S> edges(tile, memory + rows_begin);
-  bool fits = edges.sort(a.rowptr, a.num_edges);
+  Slices<S> sides[] = {Slices<S>(tile, memory + rows_begin)};
+  const Index* ptrs[] = {&a.rowptr};
+  Slices<S>& edges = sides[0];
+  bool fits = sort_rows(sides, ptrs, a.num_edges, [&] {
+    chunk.start(rows_of(kNeedsDots ? a.src : a.value), 0);
+    chunk.set_zeros();
+  });
   const int64_t edge_bytes = fits ? edge_bytes_of(edges.batches()) : 0;
   fits &= edges_begin + 2 * edge_bytes <= bytes;
-  edges.offsets = reinterpret_cast<uint4*>(memory + edges_begin);
-  float* numbers = reinterpret_cast<float*>(memory + edges_begin + edge_bytes);
-  if (fits) fits = edges.fill(a.col);
+  float* numbers = reinterpret_cast<float*>(memory + edges_begin);
+  edges.offsets = reinterpret_cast<uint2*>(memory + edges_begin + edge_bytes);
+  if (fits) {
+    uint16_t* others = reinterpret_cast<uint16_t*>(numbers);
+    edges.copy({typename Slices<S>::List{a.col, tile.first, tile.nodes, others}});
+    __syncthreads();
+    fits = edges.fill(others);
+  }
   if (!__syncthreads_and(fits)) {
     chunk.wait();
     return false;
   }
-  const auto finish = [&](int slice, const SliceRow& row) {
-    softmax<score>(a, outputs, tile, edges, numbers, slice, row, h);
-  };
-  if constexpr (!kNeedsDots) {
-    for (int t = threadIdx.x / kWarp; t < edges.count(); t += S::kWarps) finish(t, edges.row(t));
-  }
 #pragma unroll 1
   for (int c = 0; kNeedsDots && c < chunks; ++c) {
+    OwnRows<S> own(edges, rows_of(a.dst), c);
     chunk.wait();
-    add_dots<S>(edges, rows_of(a.dst), c, chunk, numbers, [&](int slice, const SliceRow& row) {
-      if (c + 1 == chunks) finish(slice, row);
-    });
+    own.add_dots(chunk, numbers);
     __syncthreads();
-    c + 1 < chunks ? chunk.start(rows_of(a.src), c + 1) : chunk.start(rows_of(a.value), 0);
+    const bool is_last = c + 1 == chunks;
+    chunk.start(rows_of(is_last ? a.value : a.src), is_last ? 0 : c + 1);
   }
+  const Dropout dropout(a);
+  edges.for_places(
+      [&](int place, int row) { softmax<score>(a, outputs, dropout, tile, edges, numbers, place, row, h); });
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     chunk.wait();

@@ -11,11 +11,11 @@
 
 namespace dfgnn::cuda::resident {
 
-constexpr int kLanes = 4, kGroups = 8;           // of a row, of a warp
-constexpr int kBatch = 4;                        // edges of a row at a time, one a lane where it is a number each
-constexpr int kRowBytes = 128;                   // of a node's part of a chunk
-constexpr int kMostFeatures = 256;               // of a head
-constexpr int kMultiprocessorBytes = 228 << 10;  // of shared memory
+constexpr int kLanes = 4, kGroups = 8;                        // of a row, of a warp
+constexpr int kBatch = 2;                                     // edges of a row at a time
+constexpr int kRowBytes = 128;                                // of a node's part of a chunk
+constexpr int kMostFeatures = 256;                            // of a head
+constexpr int kMultiprocessorBytes = 228 << 10;               // of shared memory
 constexpr int kMostNodes = kMultiprocessorBytes / kRowBytes;  // of a tile: larger ones are not looked into
 constexpr int kStaticBytes = 256;  // of a block, at the most; beside them the system takes 1 KiB
 
@@ -60,7 +60,7 @@ constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degr
 constexpr int64_t backward_bytes(int64_t nodes, int64_t batches) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
   const int64_t chunk = chunk_bytes_of(nodes), edges = edge_bytes_of(batches);
-  const int64_t reordered = 2 * edges + place_bytes_of(nodes);
+  const int64_t reordered = 3 * edges + place_bytes_of(nodes);
   return (chunk > reordered ? chunk : reordered) + 3 * edges + 2 * row_bytes_of(nodes);
 }
 

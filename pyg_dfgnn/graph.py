@@ -44,7 +44,7 @@ class Graph(NamedTuple):
             choose, the same nodes follow, each once, then ``num_dst``. None where nobody looked.
         tile_blocks: The work of method "tile", in blocks; −1 where it is unknown.
         tile_nodes, tile_batches: What the largest tile takes of a multiprocessor's shared memory in
-            method "resident": nodes, and batches of 8 nodes by 4 edges; −1 where it is unknown.
+            method "resident": nodes, and batches of 8 nodes by 2 edges; −1 where it is unknown.
     """
 
     rowptr: Tensor

@@ -155,3 +155,21 @@ def test_same_bits(score, device):
     operands = make_operands(score, graph, 1, 128, torch.bfloat16)
     given = {**graph.csc(), **route(graph)}
     assert_same_bits(*(results(PATH, score, graph, operands, **given) for _ in range(2)))
+
+
+@pytest.mark.parametrize("bad", [1e4, torch.inf, torch.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_bits_beside_bad_numbers(score, dtype, bad, device):
+    """Rows of a tile, and of a warp, keep their bits whatever others are made of."""
+    kept = 90
+    graph = graphs.batch([kept, 60], 0.05).to(device)
+    operands = make_operands(score, graph, 1, 128, dtype)
+    given = {**graph.csc(), **route(graph, [0, graph.num_dst])}
+    expected = results(PATH, score, graph, operands, **given)
+    for name, operand in operands.items():
+        if name in ("q", "k", "v"):
+            operand[kept:] = bad
+    found = results(PATH, score, graph, operands, **given)
+    assert_same_bits([x[:kept] for x in found], [x[:kept] for x in expected])
+    assert not torch.equal(found[0][kept:], expected[0][kept:])

@@ -10,7 +10,7 @@ from tilings import make_tests
 
 ops = torch.ops.dfgnn
 # cuda/resident_geometry.h
-GROUPS, BATCH, MOST_NODES = 8, 4, 1824
+GROUPS, BATCH, MOST_NODES = 8, 2, 1824
 
 
 def forms(graph: Csr) -> tuple[torch.Tensor, ...]:

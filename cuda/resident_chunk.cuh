@@ -1,0 +1,100 @@
+// Chunks of features of a tile's nodes in shared memory, and the pieces of their rows that lanes have.
+#pragma once
+
+#include "resident_slices.cuh"
+
+namespace dfgnn::cuda::resident {
+
+// Numbers of type T; kBlocks of kThreads of a multiprocessor.
+template <class T_, int kThreads_, int kBlocks_>
+struct Shape {
+  using T = T_;
+  static constexpr int kThreads = kThreads_, kBlocks = kBlocks_, kWarps = kThreads / kWarp;
+  static constexpr int kVec = 16 / sizeof(T);      // numbers of a piece of 16 bytes
+  static constexpr int kPieces = kRowBytes / 16;   // of a node's part of a chunk,
+  static constexpr int kSteps = kPieces / kLanes;  // and of a lane's
+  static constexpr int kNumbers = kSteps * kVec;
+};
+
+// The rows of one head and the tile's nodes of a feature array.
+struct Rows {
+  char* first;
+  unsigned stride;  // bytes
+
+  template <class T>
+  __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, const Tile& tile, int h)
+      : first(const_cast<char*>(reinterpret_cast<const char*>(a.features(data, tile.first, h)))),
+        stride(static_cast<unsigned>(a.heads * a.head_dim) * sizeof(T)) {}
+
+  __device__ __forceinline__ char* of(int node, int chunk) const {
+    return first + (static_cast<unsigned>(node) * stride + static_cast<unsigned>(chunk * kRowBytes));
+  }
+};
+
+// Chunks of matrices, one at a time in shared memory: kRowBytes of each node, and behind them as many zeros, which
+// entries that are no edges read.
+template <class S>
+class Chunk {
+ public:
+  unsigned char* memory;
+  int nodes;
+
+  __device__ __forceinline__ void set_zeros() const {
+    if (threadIdx.x < S::kPieces) reinterpret_cast<uint4*>(memory + nodes * kRowBytes)[threadIdx.x] = {};
+  }
+
+  // Starts to copy; a barrier must have come after the last use of what was there.
+  __device__ __forceinline__ void start(const Rows& rows, int chunk) const {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+    const int piece = threadIdx.x % S::kPieces;
+#pragma unroll 4
+    for (int node = threadIdx.x / S::kPieces; node < nodes; node += S::kThreads / S::kPieces) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + node * kRowBytes + piece * 16),
+                   "l"(rows.of(node, chunk) + piece * 16));
+    }
+    asm volatile("cp.async.commit_group;");
+  }
+
+  // Until it is there, for all threads.
+  __device__ __forceinline__ void wait() const {
+    asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+  }
+};
+
+// Where a lane's pieces lie in a row of a chunk. The eight lanes whose 16 bytes a multiprocessor reads at once are of
+// two rows: those read different halves of their rows, and so from different banks.
+template <class S>
+struct Pieces {
+  static_assert(S::kSteps == 2 && kLanes == 4);
+  static constexpr int kHalf = kLanes * 16;
+  int first = lane_group() % 2 * kHalf + lane_in_group() * 16;
+
+  __device__ __forceinline__ int operator[](int step) const { return first ^ step * kHalf; }
+};
+
+// A lane's pieces of a row, as they lie in memory.
+template <class S>
+struct Packed {
+  uint4 steps[S::kSteps];
+
+  __device__ __forceinline__ void load(const char* row, const Pieces<S>& pieces) {
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) steps[s] = __ldg(reinterpret_cast<const uint4*>(row + pieces[s]));
+  }
+  __device__ __forceinline__ void load_shared(const unsigned char* row, const Pieces<S>& pieces) {
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) steps[s] = *reinterpret_cast<const uint4*>(row + pieces[s]);
+  }
+  __device__ __forceinline__ float number(int step, int v) const { return number_of<typename S::T>(steps + step, v); }
+};
+
+__device__ __forceinline__ uint4 pack_piece(const float* x, float) {
+  return {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
+}
+template <class T>
+__device__ __forceinline__ uint4 pack_piece(const float* x, T) {
+  return {pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7])};
+}
+
+}  // namespace dfgnn::cuda::resident

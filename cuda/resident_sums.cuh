@@ -1,0 +1,44 @@
+// Sums over edges of weights times the rows of a chunk that the edges lead to.
+#pragma once
+
+#include "resident_chunk.cuh"
+
+namespace dfgnn::cuda::resident {
+
+// Stores to rows of a chunk the sums over edges of weights * rows of the chunk in shared memory.
+template <class S>
+__device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S>& chunk, const float* weights,
+                                           const Rows& to, int chunk_number) {
+  const Pieces<S> pieces;
+#pragma unroll 1
+  for (int t = threadIdx.x / kWarp; t < edges.count(); t += S::kWarps) {
+    const SliceRow row = edges.row(t);
+    float sum[S::kNumbers] = {};
+    edges.for_steps(t, [&]<int kBatches>(int place) {
+      uint2 offsets[kBatches];
+      float2 factors[kBatches];
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) {
+        offsets[b] = edges.offsets[place + b * kGroups];
+        factors[b] = reinterpret_cast<const float2*>(weights)[place + b * kGroups];
+      }
+#pragma unroll
+      for (int u = 0; u < kBatches * kBatch; ++u) {
+        Packed<S> other;
+        other.load_shared(chunk.memory + (&offsets[u / kBatch].x)[u % kBatch], pieces);
+        const float factor = (&factors[u / kBatch].x)[u % kBatch];
+#pragma unroll
+        for (int x = 0; x < S::kNumbers; ++x) sum[x] += factor * other.number(x / S::kVec, x % S::kVec);
+      }
+    });
+    if (!row.live) continue;
+    char* target = to.of(row.node, chunk_number);
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) {
+      store_vector(reinterpret_cast<typename S::T*>(target + pieces[s]),
+                   pack_piece(sum + s * S::kVec, typename S::T{}));
+    }
+  }
+}
+
+}  // namespace dfgnn::cuda::resident
