@@ -62,19 +62,19 @@ __device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, con
     return logit_of<score>(a, dot, own_term, term, edges.first_edge + edge, h);
   };
   float delta = g.grad_lse ? -a.at(g.grad_lse, number) : 0.f, sum = 0;
-  const auto probability = [&](float& dot, float& dp, int slot, int edge, bool is_edge) {
-    dot = is_edge ? exp_difference(logit(kAdditive ? 0.f : dot, term_of(slot), edge).value, lse) : 0.f;
+  const auto differentiate_softmax = [&](float& p, float& dp, int slot, int edge, bool is_edge) {  // p was the dot
+    p = is_edge ? exp_difference(logit(kAdditive ? 0.f : p, term_of(slot), edge).value, lse) : 0.f;
     dp = is_edge ? dp * dropout.factor(edges.first_edge + edge, h) : 0.f;
-    delta += dot * dp;
+    delta += p * dp;
   };
   edges.for_batches(place, row, [&](int batch, int edge, int left) {
     float2 p = ps[batch], dp = dps[batch];
-    probability(p.x, dp.x, batch * kBatch, edge, left > 0);
-    probability(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
+    differentiate_softmax(p.x, dp.x, batch * kBatch, edge, left > 0);
+    differentiate_softmax(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
     ps[batch] = p;
     dps[batch] = dp;
   });
-  const auto gradient = [&](float& p, float& dp, int slot, int edge, bool is_edge) {
+  const auto differentiate_logit = [&](float& p, float& dp, int slot, int edge, bool is_edge) {
     const float ds = p * (dp - delta);
     dp = 0;
     if (!is_edge) return;
@@ -89,8 +89,8 @@ __device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, con
   };
   edges.for_batches(place, row, [&](int batch, int edge, int left) {
     float2 p = ps[batch], dp = dps[batch];
-    gradient(p.x, dp.x, batch * kBatch, edge, left > 0);
-    gradient(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
+    differentiate_logit(p.x, dp.x, batch * kBatch, edge, left > 0);
+    differentiate_logit(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
     ps[batch] = p;
     dps[batch] = dp;
   });

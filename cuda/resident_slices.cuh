@@ -62,7 +62,7 @@ class Slices {
     return ((slices_[place / kGroups] + e / kBatch) * kGroups + place % kGroups) * kBatch + e % kBatch;
   }
 
-  // Fetches what list() reads to the L2 cache.
+  // Fetches what copy() reads of a list to the L2 cache.
   __device__ __forceinline__ void fetch(const Index& list) const {
     const int apart = 32 / (list.wide ? 8 : 4);
     for (int e = threadIdx.x * apart; e < edges(); e += S::kThreads * apart) {
@@ -125,8 +125,9 @@ class Slices {
   __device__ __forceinline__ void for_batches(int place, int row, const Visit& visit) const {
     const int size = row < 0 ? 0 : degree(row), first = row < 0 ? 0 : begins[row];
     const int begin = slices_[place / kGroups], batches = slices_[place / kGroups + 1] - begin;
-    for (int b = 0; b < batches; ++b)
+    for (int b = 0; b < batches; ++b) {
       visit((begin + b) * kGroups + place % kGroups, first + b * kBatch, size - b * kBatch);
+    }
   }
 
   // The other node of an edge, of the tile.

@@ -97,39 +97,50 @@ constexpr TileCosts kTileCosts[2][2] = {
     {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15, 1}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.15, 1}},     // 16 bits
 };
 
-// times: how much cheaper.
-bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass, double times = 1) {
+template <class Scores>
+auto of_score(const Scores& scores, Score score) {
+  return score == Score::dot ? scores.dot : score == Score::cosine ? scores.cosine : scores.additive;
+}
+
+bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   const auto& costs = kTileCosts[attention.value.element_size() == 2][pass == Pass::backward];
-  const auto& cost = attention.score == Score::dot      ? costs.dot
-                     : attention.score == Score::cosine ? costs.cosine
-                                                        : costs.additive;
+  const auto cost = of_score(costs, attention.score);
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
   const bool is_small = attention.head_dim() <= kSmallHead;
   const bool is_tiny = attention.head_dim() <= kTinyHead && attention.heads() > 1;
   const double block = cost.block * (is_small ? costs.small : 1) * (is_tiny ? costs.tiny : 1);
   const double saved = is_small ? 0 : cost.node;
-  return times * block * static_cast<double>(blocks) < edges + saved * nodes;
+  return block * static_cast<double>(blocks) < edges + saved * nodes;
 }
 
-// From times on batches of 64 to 1024 graphs of nearest neighbours, with other than dot scores of 1024 (H200, one head
-// of 128), and of COCO-SP and PascalVOC-SP in docs/results.md for the forward pass of 16 bits: how many times
-// cheaper than smmf tile has to be to be taken, and how many tiles and heads it takes for resident to be worth it, as a
-// block works on a tile from the beginning to the end, however many multiprocessors are idle. Of graphs whose tiles are
-// sparse enough for a list (_may_be_sparse of graph.py). Forward, smmf gathers with cosine scores half of what resident
-// copies, which in float32 is what counts, and several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411
-// with dot scores, 288 instead of 356 with additive ones).
+// From times on COCO-SP, MNIST, CIFAR10, and batches of 64 to 1024 graphs of nearest neighbours, with other than dot
+// scores of 1024 (H200, one head of 128): from how many edges a block on tile is the faster one, and how many tiles and
+// heads it takes for resident to be worth it, as a block works on a tile from the beginning to the end, however many
+// multiprocessors are idle. Of graphs whose tiles are sparse enough for a list (_may_be_sparse of graph.py). Forward,
+// smmf gathers with cosine scores half of what resident copies, which in float32 is what counts where edges are few,
+// and several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot scores, 288 instead of 356 with
+// additive ones).
+struct BlockEdges {
+  double dot, cosine, additive;
+};
+constexpr BlockEdges kBlockEdges[2][2] = {
+    // forward, backward
+    {{87, 86, 100}, {86, 86, 90}},  // float32
+    {{58, 54, 92}, {64, 63, 75}},   // 16 bits
+};
+constexpr int64_t kTiles[2] = {300, 120};  // forward, backward
+constexpr int64_t kCosineRow = 10;         // edges, on average
+
 bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
-  constexpr double kTimesCheaper[2][2] = {{1.1, 1.1}, {1.2, 2.2}};  // float32, 16 bits: forward, backward
-  constexpr double kTimesCheaperAdditive[2][2] = {{1.1, 1.5}, {2.0, 2.25}};
-  constexpr int64_t kTiles[2][2] = {{400, 160}, {400, 400}};
   const bool is_half = attention.value.element_size() == 2, is_backward = pass == Pass::backward;
+  const int64_t nodes = attention.num_dst(), edges = attention.num_edges();
   if (!resident_can_run(attention, pass)) return false;
-  if (attention.score == Score::cosine && !is_half && !is_backward) return false;
+  if (attention.score == Score::cosine && !is_half && !is_backward && edges < kCosineRow * nodes) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
-  if (attention.num_dst() * attention.heads() < kTiles[is_half][is_backward] * attention.tile_nodes) return false;
-  const auto& times = attention.score == Score::additive ? kTimesCheaperAdditive : kTimesCheaper;
-  return blocks < 0 || !tile_can_run(attention) ||
-         !tile_is_cheaper(attention, blocks, pass, times[is_half][is_backward]);
+  if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
+  if (blocks < 0 || !tile_can_run(attention)) return true;
+  const double block_edges = of_score(kBlockEdges[is_half][is_backward], attention.score);
+  return static_cast<double>(edges) < block_edges * static_cast<double>(blocks);
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {

@@ -218,8 +218,11 @@ LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches"
         ("float32", {"heads": 400, "score": "cosine", "backward": True}, "resident"),
         ("bfloat16", {"heads": 400, "score": "cosine", "head_dim": 64}, "resident"),
         ("float32", {"heads": 400, "score": "additive_v2"}, "smmf"),
-        ("float32", {"heads": 160, "backward": True}, "resident"),
-        ("float16", {"heads": 160, "backward": True, "head_dim": 64}, "smmf"),
+        ("float32", {"heads": 120, "backward": True}, "resident"),
+        ("float16", {"heads": 120, "backward": True, "head_dim": 64}, "resident"),
+        ("float16", {"heads": 119, "backward": True, "head_dim": 64}, "smmf"),
+        ("float16", {"heads": 299, "head_dim": 64}, "smmf"),
+        ("float16", {"heads": 300, "head_dim": 64}, "resident"),
         ("float16", {"heads": 400, "backward": True, "head_dim": 64}, "resident"),
         ("float64", {"heads": 400, "head_dim": 64}, "smmf"),
         ("float32", {"heads": 400, "head_dim": 40}, "smmf"),  # no whole chunks of features
