@@ -189,10 +189,13 @@ class Slices {
     return fit;
   }
 
-  // `ranks`: of the first row of each bucket. In any order within a bucket, which no result depends on.
+  // `ranks`: of the first row of each bucket. In any order within a bucket, which no result depends on, as its rows
+  // have as many batches each; but in bucket 0, whose rows have kBuckets - 1 and more, in a certain one.
   __device__ __forceinline__ void order_rows(unsigned* ranks) const {
     for (int row = threadIdx.x; row - lane() < tile_.nodes; row += S::kThreads) {
-      const unsigned rank = add_one(ranks, row < tile_.nodes ? bucket(degree(row)) : kBuckets);
+      const int own = row < tile_.nodes ? bucket(degree(row)) : kBuckets;
+      unsigned rank = add_one(ranks, own == 0 ? kBuckets : own);
+      if (own == 0) rank = rank_by_degree(row);
       if (row < tile_.nodes) order[rank] = static_cast<uint16_t>(row);
     }
   }
@@ -201,16 +204,7 @@ class Slices {
   __device__ __forceinline__ bool cut_slices() const {
     int begin = 0;
     for (int first = 0; first < count(); first += kWarp) {
-      const int t = first + lane();
-      int width = 0;
-      if (t < count()) {
-        width = batches_of(degree(order[t * kGroups]));
-        if (width >= kBuckets - 1) {  // a bucket of different ones
-          for (int place = t * kGroups; place < min((t + 1) * kGroups, tile_.nodes); ++place) {
-            width = max(width, batches_of(degree(order[place])));
-          }
-        }
-      }
+      const int t = first + lane(), width = t < count() ? batches_of(degree(order[t * kGroups])) : 0;
       const int sum = sum_to_lane(width);
       if (t < count()) slices_[t] = static_cast<uint16_t>(begin + sum - width);
       begin += __shfl_sync(kAllLanes, sum, kWarp - 1);
@@ -230,6 +224,17 @@ class Slices {
     unsigned before = 0;
     if (lane() == leader && own < kBuckets) before = atomicAdd(counters + own, static_cast<unsigned>(__popc(same)));
     return __shfl_sync(kAllLanes, before, leader) + __popc(same & ((1u << lane()) - 1));
+  }
+
+  // How many rows come before that one, those of more edges first.
+  __device__ __forceinline__ unsigned rank_by_degree(int row) const {
+    const int own = degree(row);
+    unsigned rank = 0;
+    for (int other = 0; other < tile_.nodes; ++other) {
+      const int size = degree(other);
+      rank += size > own || (size == own && other < row);
+    }
+    return rank;
   }
 
   // x[u] = list[u * kThreads] where that is below `count`, all at a time.

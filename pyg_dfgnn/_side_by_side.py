@@ -52,7 +52,7 @@ class SideBySide:
         graphs, num_nodes = max(1, self.arguments[2].numel() - 1), max(1, self.num_nodes)
         mean, degree = num_nodes / graphs, num_edges / num_nodes
         nodes = int(1.125 * mean if mean >= TILE_STRIDE else TILE_STRIDE + mean) + 1
-        return nodes, int(nodes * (degree + 2) / 32 + degree / 2) + 2
+        return nodes, int(nodes * (degree + 1) / 16 + degree) + 2
 
     def edge_index(self) -> Tensor:
         """``[2, E]``, int64, sorted by destination and then by source."""

@@ -188,7 +188,7 @@ def test_list_of_tiles(cuda):
     assert graph.tile_nodes == tiles.diff().max()
     for ptr in (graph.rowptr, graph.colptr):
         for begin, end in pairwise(tiles.tolist()):
-            batches = (ptr[begin : end + 1].diff() + 3) // 4
+            batches = (ptr[begin : end + 1].diff() + 1) // 2
             slices = batches.sort(descending=True).values[::8]  # as many batches as the first
             assert slices.sum() <= graph.tile_batches
 

@@ -20,6 +20,23 @@ def rows_of(graph: Csr) -> list[list[int]]:
     return [graph.col[a:b].tolist() for a, b in pairwise(graph.rowptr.tolist())]
 
 
+def sizes_of(graph: Csr, tiles: torch.Tensor) -> list[int]:
+    """What method "resident" has to know of the largest tile: nodes, and batches of edges."""
+    colptr, _, _ = torch.ops.dfgnn.csr_to_csc(graph.rowptr, graph.col, graph.num_dst)
+    return torch.ops.dfgnn.tile_sizes(tiles, graph.rowptr, colptr).tolist()
+
+
+def resident_route(graph: Csr, boundaries: list[int] | None = None, **sizes: int) -> dict:
+    """Tiles with their list, as they are or cut anywhere; sizes of the largest, if not given."""
+    found, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    listed = sorted(set(found.tolist())) if boundaries is None else boundaries
+    listed += [graph.num_dst] * (found.numel() - len(listed))
+    tiles = torch.tensor(listed[: found.numel()], dtype=found.dtype, device=found.device)
+    nodes, batches = sizes_of(graph, tiles)
+    given = {"tile_nodes": nodes, "tile_batches": batches} | sizes
+    return {"tiles": torch.cat([found, tiles]), **given}
+
+
 @st.composite
 def batches(draw) -> Csr:
     """Graphs side by side, in all that makes a row regular or not."""

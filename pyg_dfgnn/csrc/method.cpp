@@ -138,7 +138,7 @@ bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) 
   if (attention.score == Score::cosine && !is_half && !is_backward && edges < kCosineRow * nodes) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
   if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
-  if (blocks < 0 || !tile_can_run(attention)) return true;
+  if (blocks < 0 || !tile_can_run(attention) || !tile_is_cheaper(attention, blocks, pass)) return true;
   const double block_edges = of_score(kBlockEdges[is_half][is_backward], attention.score);
   return static_cast<double>(edges) < block_edges * static_cast<double>(blocks);
 }

@@ -13,7 +13,8 @@ enum class Pass { forward, backward };
 // Measurements refine it, with constants in method.cpp and sizes that the host knows, so that nothing waits for the
 // device:
 // - tile is taken where its blocks of nodes, made of dense products, are cheaper than smmf's edges;
-// - resident is taken where the sizes of tiles are known and there are enough of them, unless tile is much cheaper;
+// - resident is taken where the sizes of tiles are known and there are enough of them, unless tile's blocks have many
+//   edges;
 // - a super node makes it pmf where heads are wide only (512 bytes, or on tensor cores): narrower ones are faster in
 //   smmf, whose long rows go in pieces;
 // - pmf is taken also without a super node where rows are long and what it stores is small enough, or, backward, where

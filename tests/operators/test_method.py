@@ -202,6 +202,7 @@ def test_tiles_that_are_not_given(log):
 
 # A tile of one node as often as the list says, behind the boundaries that find_tiles gives.
 LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches": 1}
+COSINE = {"heads": 400, "score": "cosine", "head_dim": 64}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,8 @@ LIST = {"tiles": [0, 1, 0, 1], "tile_blocks": 1, "tile_nodes": 1, "tile_batches"
         ("float32", {"heads": 400, "score": "additive"}, "smmf"),  # several heads a warp
         ("float32", {"heads": 400, "score": "additive", "head_dim": 64}, "resident"),
         ("float32", {"heads": 400, "score": "additive", "backward": True}, "resident"),
-        ("float32", {"heads": 400, "score": "cosine"}, "smmf"),  # which gathers half as much
+        ("float32", COSINE | {"num_edges": 9}, "smmf"),  # which gathers half as much
+        ("float32", COSINE | {"num_edges": 10}, "resident"),
         ("float32", {"heads": 400, "score": "cosine", "backward": True}, "resident"),
         ("bfloat16", {"heads": 400, "score": "cosine", "head_dim": 64}, "resident"),
         ("float32", {"heads": 400, "score": "additive_v2"}, "smmf"),
@@ -236,3 +238,26 @@ def test_list_of_tiles(log, dtype, other, expected):
     arguments = {"score": "dot", "head_dim": 32, **LIST, "tile_blocks": 1 << 20} | other
     found = log(3, dtype, method="auto", **arguments)
     assert found.startswith(f"dfgnn: method={expected}: ")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("score", "dtype", "forward_edges", "backward_edges"),
+    [
+        ("dot", "float32", 89.5, 104),
+        ("cosine", "float32", 104.5, 150),
+        ("additive", "float32", 100, 94.5),
+        ("dot", "bfloat16", 58, 64),
+        ("cosine", "bfloat16", 54, 72),
+        ("additive", "bfloat16", 92, 75),
+    ],
+)
+def test_edges_of_a_block(log, score, dtype, forward_edges, backward_edges, backward):
+    """Tile is taken where a block of its has more, else resident: nothing else between them."""
+    edges = backward_edges if backward else forward_edges
+    sizes = {"num_rows": 100, "num_src": 100, "heads": 400, "head_dim": 64}
+    blocks = {"tiles": [0, 100, 100] * 2, "tile_blocks": 100, "tile_nodes": 100, "tile_batches": 1}
+    for times, expected in ((0.99, "resident"), (1.01, "tile")):
+        arguments = sizes | blocks | {"num_edges": int(100 * edges * times)}
+        found = log(3, dtype, score, "auto", backward=backward, **arguments)
+        assert found.startswith(f"dfgnn: method={expected}: ")

@@ -1,12 +1,12 @@
 """Attention within tiles of sparse graphs, whose K and V pass through shared memory."""
 
-from itertools import pairwise
-
 import graphs
 import pytest
 import torch
 from calls import assert_same_bits, check_backward, check_forward, make_operands, results, run
 from graphs import Csr
+from tilings import resident_route as route
+from torch.profiler import ProfilerActivity, profile
 
 PATH = "attention_resident"
 SCORES = ("dot", "cosine", "additive")
@@ -15,22 +15,21 @@ SIZES = [1, 5, 0, 64, 63, 1, 1, 150, 8, 300, 7, 477, 31, 2]
 SHAPES = [(1, 32), (1, 128), (2, 64), (3, 96), (1, 256), (2, 62)]
 
 
-def route(graph: Csr, tiles: list[int] | None = None, nodes: int = 0, batches: int = 0) -> dict:
-    """What the method has to know: tiles as they are, or cut anywhere, and the most of one."""
-    found, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
-    listed = sorted(set(found.tolist())) if tiles is None else tiles
-    listed += [graph.num_dst] * (found.numel() - len(listed))
-    most = max(b - a for a, b in pairwise(listed))
-    list_of_tiles = torch.tensor(listed[: found.numel()], dtype=torch.int32, device=found.device)
-    return {
-        "tiles": torch.cat([found, list_of_tiles]),
-        "tile_nodes": nodes or most,
-        "tile_batches": batches or 4 * most,
-    }
-
-
 def sparse(device: str, density: float = 0.03, index: torch.dtype = torch.int32) -> Csr:
     return graphs.batch(SIZES, density).to(device, index)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_kernels(score, dtype, cuda):
+    """Those that the other tests are of run."""
+    graph = sparse(cuda)
+    operands = make_operands(score, graph, 1, 128, dtype)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        results(PATH, score, graph, operands, **graph.csc(), **route(graph))
+    names = " ".join(event.key for event in profiled.key_averages())
+    assert "resident_fwd_kernel" in names
+    assert "resident_bwd_kernel" in names
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -64,12 +63,12 @@ def test_densities(score, density, index, device):
 @pytest.mark.parametrize(
     "hint",
     [
-        {"nodes": 1, "batches": 1},  # nothing fits what is launched
-        {"nodes": 100, "batches": 60},
-        {"nodes": 800, "batches": 100},
-        {"nodes": 1600, "batches": 1},
-        {"nodes": 1 << 20, "batches": 1},  # nothing is launched
-        {"nodes": 1, "batches": 1 << 40},
+        {"tile_nodes": 1, "tile_batches": 1},  # nothing fits what is launched
+        {"tile_nodes": 100, "tile_batches": 120},
+        {"tile_nodes": 800, "tile_batches": 200},
+        {"tile_nodes": 1600, "tile_batches": 1},
+        {"tile_nodes": 1 << 20, "tile_batches": 1},  # nothing is launched
+        {"tile_nodes": 1, "tile_batches": 1 << 40},
     ],
 )
 @pytest.mark.parametrize("score", SCORES)
@@ -98,7 +97,7 @@ def test_long_rows(score, device):
     rows = [list(range(400)) if i % 50 == 0 else [i // 2, i // 2, i] for i in range(400)]
     graph = graphs.from_rows(rows, 400).to(device)
     operands = make_operands(score, graph, 1, 64, edge_terms=True)
-    given = route(graph, batches=200)
+    given = route(graph)
     check_forward(PATH, score, graph, operands, hints=given)
     check_backward(PATH, score, graph, operands, csc=True, hints=given)
 
@@ -150,11 +149,16 @@ def test_nodes_out_of_range(score, device):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_same_bits(score, device):
-    graph = sparse(device)
-    operands = make_operands(score, graph, 1, 128, torch.bfloat16)
-    given = {**graph.csc(), **route(graph)}
-    assert_same_bits(*(results(PATH, score, graph, operands, **given) for _ in range(2)))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_same_bits(score, dtype, device):
+    """Also of rows whose numbers of edges are beyond those that have a bucket each."""
+    rng = torch.Generator().manual_seed(0)
+    degrees = torch.randint(1, 140, [150], generator=rng).tolist()
+    long_rows = graphs.from_rows([list(range(n)) for n in degrees], 150).to(device)
+    for graph in (sparse(device), long_rows):
+        operands = make_operands(score, graph, 1, 128, dtype)
+        given = {**graph.csc(), **route(graph)}
+        assert_same_bits(*(results(PATH, score, graph, operands, **given) for _ in range(2)))
 
 
 @pytest.mark.parametrize("bad", [1e4, torch.inf, torch.nan])
