@@ -62,18 +62,21 @@ __device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, con
     return logit_of<score>(a, dot, own_term, term, edges.first_edge + edge, h);
   };
   float delta = g.grad_lse ? -a.at(g.grad_lse, number) : 0.f, sum = 0;
+  const auto for_edges = [&](const auto& visit) {
+    edges.for_batches(place, row, [&](int batch, int edge, int left) {
+      float2 p = ps[batch], dp = dps[batch];
+      visit(p.x, dp.x, batch * kBatch, edge, left > 0);
+      visit(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
+      ps[batch] = p;
+      dps[batch] = dp;
+    });
+  };
   const auto differentiate_softmax = [&](float& p, float& dp, int slot, int edge, bool is_edge) {  // p was the dot
     p = is_edge ? exp_difference(logit(kAdditive ? 0.f : p, term_of(slot), edge).value, lse) : 0.f;
     dp = is_edge ? dp * dropout.factor(edges.first_edge + edge, h) : 0.f;
     delta += p * dp;
   };
-  edges.for_batches(place, row, [&](int batch, int edge, int left) {
-    float2 p = ps[batch], dp = dps[batch];
-    differentiate_softmax(p.x, dp.x, batch * kBatch, edge, left > 0);
-    differentiate_softmax(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
-    ps[batch] = p;
-    dps[batch] = dp;
-  });
+  for_edges(differentiate_softmax);
   const auto differentiate_logit = [&](float& p, float& dp, int slot, int edge, bool is_edge) {
     const float ds = p * (dp - delta);
     dp = 0;
@@ -87,13 +90,7 @@ __device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, con
     p *= dropout.factor(position, h);
     sum += dp;
   };
-  edges.for_batches(place, row, [&](int batch, int edge, int left) {
-    float2 p = ps[batch], dp = dps[batch];
-    differentiate_logit(p.x, dp.x, batch * kBatch, edge, left > 0);
-    differentiate_logit(p.y, dp.y, batch * kBatch + 1, edge + 1, left > 1);
-    ps[batch] = p;
-    dps[batch] = dp;
-  });
+  for_edges(differentiate_logit);
   if (kAdditive && row >= 0) static_cast<float*>(g.dst)[number] = sum;
 }
 

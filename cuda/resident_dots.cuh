@@ -99,10 +99,7 @@ class OwnRows {
     for (int t = threadIdx.x / kWarp; t < edges_.count(); t += S::kWarps) {
       const OwnRow<S> own(next_);
       load(t + S::kWarps);
-      edges_.for_steps(t, [&]<int kBatches>(int place) {
-        uint2 offsets[kBatches];
-#pragma unroll
-        for (int b = 0; b < kBatches; ++b) offsets[b] = edges_.offsets[place + b * kGroups];
+      edges_.for_steps(t, [&]<int kBatches>(int place, const uint2(&offsets)[kBatches]) {
         Packed<S> others[kBatches * kBatch];
 #pragma unroll
         for (int u = 0; u < kBatches * kBatch; ++u) {

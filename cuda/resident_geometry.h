@@ -44,7 +44,10 @@ DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batch
 
 // At the most so many batches have nodes with as many of their own, one of them `longest`: a slice has as many as the
 // longest of its nodes, which are in order.
-DFGNN_EVERYWHERE constexpr int64_t batches_of(int64_t edges) { return (edges + kBatch - 1) / kBatch; }
+template <class N>
+DFGNN_EVERYWHERE constexpr N batches_of(N edges) {
+  return (edges + kBatch - 1) / kBatch;
+}
 DFGNN_EVERYWHERE constexpr int64_t batches_of_slices(int64_t of_nodes, int64_t longest) {
   return of_nodes / kGroups + longest + 1;
 }

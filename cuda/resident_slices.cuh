@@ -100,15 +100,22 @@ class Slices {
     }
   }
 
-  // Calls visit.operator()<batches>(place) for a slice's batches, two at a time as long as there are two: `place` is
-  // that of the group in the first, kGroups before that in the next.
+  // Calls visit(place, offsets) for a slice's batches, two at a time as long as there are two: `place` is that of the
+  // group in the first, kGroups before that in the next; `offsets` are theirs.
   template <class Visit>
   __device__ __forceinline__ void for_steps(int slice, const Visit& visit) const {
+    const auto step = [&]<int kBatches>(int b) {
+      const int place = b * kGroups + lane_group();
+      uint2 own[kBatches];
+#pragma unroll
+      for (int x = 0; x < kBatches; ++x) own[x] = offsets[place + x * kGroups];
+      visit(place, own);
+    };
     const int end = begin(slice + 1);
     int b = begin(slice);
 #pragma unroll 1
-    for (; b + 1 < end; b += 2) visit.template operator()<2>(b * kGroups + lane_group());
-    if (b < end) visit.template operator()<1>(b * kGroups + lane_group());
+    for (; b + 1 < end; b += 2) step.template operator()<2>(b);
+    if (b < end) step.template operator()<1>(b);
   }
 
   // Calls visit(place, row) for all places of slices, a thread each; the row is -1 where there is none.
@@ -247,7 +254,6 @@ class Slices {
     list.wide ? load(static_cast<const long long*>(list.data)) : load(static_cast<const int*>(list.data));
   }
 
-  __device__ __forceinline__ static int batches_of(int edges) { return (edges + kBatch - 1) / kBatch; }
   __device__ __forceinline__ static int bucket(int edges) { return max(kBuckets - 1 - batches_of(edges), 0); }
 
   uint16_t* slices_;  // [slices + 1] their first batches

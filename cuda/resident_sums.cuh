@@ -14,14 +14,10 @@ __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S
   for (int t = threadIdx.x / kWarp; t < edges.count(); t += S::kWarps) {
     const SliceRow row = edges.row(t);
     float sum[S::kNumbers] = {};
-    edges.for_steps(t, [&]<int kBatches>(int place) {
-      uint2 offsets[kBatches];
+    edges.for_steps(t, [&]<int kBatches>(int place, const uint2(&offsets)[kBatches]) {
       float2 factors[kBatches];
 #pragma unroll
-      for (int b = 0; b < kBatches; ++b) {
-        offsets[b] = edges.offsets[place + b * kGroups];
-        factors[b] = reinterpret_cast<const float2*>(weights)[place + b * kGroups];
-      }
+      for (int b = 0; b < kBatches; ++b) factors[b] = reinterpret_cast<const float2*>(weights)[place + b * kGroups];
 #pragma unroll
       for (int u = 0; u < kBatches * kBatch; ++u) {
         Packed<S> other;
