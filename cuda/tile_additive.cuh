@@ -38,15 +38,38 @@ struct AdditiveFactors {
   }
 };
 
-// The largest src of the tile, for all lanes of a warp; of tiles that masks serve.
-template <class T>
-__device__ __forceinline__ float largest_src(const Typed<T>& a, const BlockWindow& w, int h) {
-  float top = -INFINITY;
-  const int end = min(w.end, w.begin + kMaxChunks * kChunk);
-  for (int node = w.begin + static_cast<int>(threadIdx.x) % kWarp; node < end; node += kWarp) {
-    top = max(top, src_term<Score::additive>(a, node, h));
+// A lane's src of the tile's nodes, as many as most tiles have, of a tile that masks serve.
+class TileSrcs {
+ public:
+  // Starts to load them, all at a time. Past the end, the last again.
+  template <class T>
+  __device__ __forceinline__ void load(const Typed<T>& a, const BlockWindow& w, int h, int first = 0) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int node = first + i * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+      srcs_[i] = src_term<Score::additive>(a, w.begin + min(node, nodes(w) - 1), h);
+    }
   }
-  return lanes_max<kWarp>(top);
-}
+
+  // The largest of all lanes, of the whole tile.
+  template <class T>
+  __device__ __forceinline__ float largest(const Typed<T>& a, const BlockWindow& w, int h) {
+    float top = -INFINITY;
+    for (int first = 0;;) {
+#pragma unroll
+      for (const float src : srcs_) top = max(top, src);
+      first += kAtOnce * kWarp;
+      if (first >= nodes(w)) return lanes_max<kWarp>(top);
+      load(a, w, h, first);
+    }
+  }
+
+ private:
+  static constexpr int kAtOnce = 8;
+  __device__ __forceinline__ static int nodes(const BlockWindow& w) {
+    return min(w.end - w.begin, kMaxChunks * kChunk);
+  }
+  float srcs_[kAtOnce];
+};
 
 }  // namespace dfgnn::cuda::tile

@@ -73,19 +73,24 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   Running<S> running[S::kHeads];
   float dst[S::kHeads][2], top[S::kHeads];
   AdditiveFactors factors[S::kHeads][2];
+  TileSrcs srcs[S::kHeads];
   for_heads<S>(a.heads, h, [&](int k) {
-    if constexpr (kFactored) top[k] = largest_src(a, w, h + k);
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      dst[k][v] = dst_term<score>(a, i[v], h + k);
-      if constexpr (kFactored) {
-        factors[k][v] = AdditiveFactors::of_dst(dst[k][v], top[k], a.slope_below_zero, running[k].m[v]);
-      }
-    }
+    for (int v = 0; v < 2; ++v) dst[k][v] = dst_term<score>(a, i[v], h + k);
+    if constexpr (kFactored) srcs[k].load(a, w, h + k);
   });
   wait_for_copies();
   if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
+  for_heads<S>(a.heads, h, [&](int k) {
+    if constexpr (kFactored) {
+      top[k] = srcs[k].largest(a, w, h + k);
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        factors[k][v] = AdditiveFactors::of_dst(dst[k][v], top[k], a.slope_below_zero, running[k].m[v]);
+      }
+    }
+  });
   auto [active, mine, others] = masks.read<kPositions>(w);
 
   const Places places(a.rowptr, a.num_edges, w);
