@@ -10,31 +10,33 @@ namespace dfgnn::cuda {
 // Nodes are counted from the tile's first. All threads of a block come to each step.
 class TileTranspose {
  public:
-  static constexpr int kMaxNodes = 576, kMaxWords = kMaxNodes / 32;
+  static constexpr int kMaxNodes = 576;
 
   struct Shared {
     int begin[kMaxNodes + 1], across_begin[kMaxNodes + 1];  // of the lines that are there, and across them
-    // Of lines, or, of few edges, of lines across them. A word more, so that 32 lines are in as many banks.
-    alignas(16) uint32_t bits[kMaxNodes][kMaxWords + 1];
-    uint16_t across_before[kMaxNodes][kMaxWords];  // of a line across: bits in the words before
+    alignas(16) unsigned char memory[68 * 1024];            // bits_, before_, and results
     BlockSums<int>::Storage sums;
   };
 
   __device__ TileTranspose(Shared& shared, int first, int nodes, const int* ind)
-      : s_(shared), first_(first), nodes_(nodes), words_((nodes + 31) / 32), ind_(ind) {}
+      : s_(shared),
+        first_(first),
+        nodes_(nodes),
+        words_((nodes + 31) / 32),
+        ind_(ind),
+        bits_(reinterpret_cast<uint32_t*>(shared.memory)),
+        before_(reinterpret_cast<uint16_t*>(bits_ + 32 * words_ * stride())) {}
 
   // Reads the lines. Returns this thread's of the blocks of 16 by 32 that have an edge, kAcross: of 32 by 16.
   template <bool kAcross>
   __device__ int read(const int* ptr) {
-    auto* bits = reinterpret_cast<uint4*>(s_.bits);
-    constexpr int kWords = sizeof(s_.bits[0]) / sizeof(uint32_t), kLines = 32;
-    static_assert(kLines * kWords % 4 == 0);
-    for (int x = threadIdx.x; x < words_ * (kLines * kWords / 4); x += kGridThreads) bits[x] = {};
+    auto* zeros = reinterpret_cast<uint4*>(bits_);
+    for (int x = threadIdx.x; x < words_ * stride() * (32 / 4); x += kGridThreads) zeros[x] = {};
     for (int i = threadIdx.x; i <= nodes_; i += kGridThreads) s_.begin[i] = ptr[first_ + i];
     __syncthreads();
-    is_sparse_ = s_.begin[nodes_] - s_.begin[0] < 16 * nodes_;
+    is_sparse_ = num_edges() < 16 * nodes_;
     if (is_sparse_) {
-      for_each_edge([&](unsigned i, unsigned j, int) { atomicOr(&s_.bits[j][i / 32], 1u << i % 32); });
+      for_each_edge([&](unsigned i, unsigned j, int) { atomicOr(bits(j) + i / 32, 1u << i % 32); });
     } else {
       set_bits();
     }
@@ -45,6 +47,21 @@ class TileTranspose {
     __syncthreads();
     return blocks;
   }
+
+  // Room for numbers of the tile's edges, which are below kNone, until the next tile; false where there is none.
+  static constexpr int kNone = UINT16_MAX;
+  template <int kCount>
+  __device__ bool make_room(uint16_t** const (&numbers)[kCount]) const {
+    uint16_t* next = before_ + 32 * words_ * words_;
+#pragma unroll
+    for (uint16_t** const of_edges : numbers) {
+      *of_edges = next;
+      next += num_edges();
+    }
+    return num_edges() <= kNone && reinterpret_cast<unsigned char*>(next) <= s_.memory + sizeof(s_.memory);
+  }
+
+  __device__ __forceinline__ int num_edges() const { return s_.begin[nodes_] - s_.begin[0]; }
 
   // Whether places along the lines are where edges are; else they are where edges of lines that ascend would be.
   __device__ __forceinline__ bool places_are_real() const { return is_sparse_; }
@@ -62,22 +79,15 @@ class TileTranspose {
     });
   }
 
-  // The same, threads having neighbours in a line.
-  template <class Visit>
-  __device__ void for_edges(const Visit& visit) const {
-    if (is_sparse_) return for_edges_one_by_one(visit);
-    for_blocks([&](int i, int j, uint32_t word) {
-      if (!__any_sync(~0u, word != 0)) return;
-      int across = begin_across(i, j);
-      for_bits(transpose(word), word, begin_along(i, j),
-               [&](int k, int place) { visit(32 * i + k, 32 * j + lane(), place, across++); });
-    });
-  }
-
  private:
   static constexpr int kWarps = kGridThreads / 32;
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ uint32_t below() { return (1u << lane()) - 1; }
+
+  // Words from line to line, so that 32 lines are in as many banks.
+  __device__ __forceinline__ int stride() const { return words_ | 1; }
+  __device__ __forceinline__ uint32_t* bits(int line) const { return bits_ + line * stride(); }
+  __device__ __forceinline__ uint16_t* before(int line) const { return before_ + line * words_; }
 
   // Calls visit(i, j, place) for each edge j of line i. Some lanes share a line's edges; those of a few lines are on
   // their way at a time.
@@ -111,8 +121,8 @@ class TileTranspose {
   template <class Visit>
   __device__ __forceinline__ void for_edges_one_by_one(const Visit& visit) const {
     for_each_edge([&](unsigned i, unsigned j, int place) {
-      const int before = __popc(s_.bits[j][i / 32] & ((1u << i % 32) - 1));
-      visit(static_cast<int>(i), static_cast<int>(j), place, s_.across_begin[j] + s_.across_before[j][i / 32] + before);
+      const int in_word = __popc(bits(j)[i / 32] & ((1u << i % 32) - 1));
+      visit(static_cast<int>(i), static_cast<int>(j), place, s_.across_begin[j] + before(j)[i / 32] + in_word);
     });
   }
 
@@ -122,54 +132,55 @@ class TileTranspose {
   }
 
   // Some lanes share a line's edges, each takes some in a row and puts bits of a word together before it stores them.
-  // Edges are on their way while those before are stored.
+  // Edges of a few lines are on their way at a time.
   __device__ void set_bits() const {
-    constexpr int kLanes = 8, kLines = 32 / kLanes, kUnroll = 8;
+    constexpr int kLanes = 8, kLines = kGridThreads / kLanes, kAtOnce = 2, kUnroll = 8;
     const int some_edge = s_.begin[0];
-    int first = threadIdx.x / 32 * kLines, line, e, end;
-    const auto begin_line = [&] {
-      line = min(first + lane() / kLanes, nodes_ - 1);
-      const int begin = s_.begin[line], line_end = s_.begin[line + 1];
-      const int each = (line_end - begin + kLanes - 1) / kLanes;
-      e = begin + lane() % kLanes * each;
-      end = min(e + each, line_end);
-    };
-    int next[kUnroll];
-    const auto load = [&] {  // past the end, the last again
+    for (int first = static_cast<int>(threadIdx.x) / kLanes; first < nodes_; first += kAtOnce * kLines) {
+      int e[kAtOnce], end[kAtOnce];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) next[u] = ind_[max(min(e + u, end - 1), some_edge)];
-    };
-    if (first >= nodes_) return;
-    begin_line();
-    load();
-    while (first < nodes_) {
-      uint32_t* words = s_.bits[line];
-      const bool has_edges = e < end;
-      int node[kUnroll];
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) node[u] = next[u];
-      e += kUnroll;
-      if (!__any_sync(~0u, e < end)) {
-        first += kWarps * kLines;
-        begin_line();
+      for (int l = 0; l < kAtOnce; ++l) {
+        const int line = min(first + l * kLines, nodes_ - 1);
+        const int begin = s_.begin[line], line_end = s_.begin[line + 1];
+        const int each = (line_end - begin + kLanes - 1) / kLanes;
+        e[l] = begin + static_cast<int>(threadIdx.x) % kLanes * each;
+        end[l] = first + l * kLines < nodes_ ? min(e[l] + each, line_end) : 0;
       }
-      load();
-      if (!has_edges) continue;
-      int at = 0;
-      uint32_t word = 0;
+      bool goes_on = true;
+      while (goes_on) {
+        int node[kAtOnce][kUnroll];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const unsigned j = clamped(node[u]);
-        const int next_at = static_cast<int>(j / 32);
-        if (next_at != at) {
-          if (word != 0) atomicOr(&words[at], word);
-          word = 0;
+        for (int x = 0; x < kAtOnce * kUnroll; ++x) {  // past the end, the last again
+          const int l = x / kUnroll;
+          node[l][x % kUnroll] = ind_[max(min(e[l] + x % kUnroll, end[l] - 1), some_edge)];
         }
-        at = next_at;
-        word |= 1u << j % 32;
+        goes_on = false;
+#pragma unroll
+        for (int l = 0; l < kAtOnce; ++l) {
+          if (e[l] < end[l]) set_bits_of(first + l * kLines, node[l]);
+          e[l] += kUnroll;
+          goes_on |= e[l] < end[l];
+        }
       }
-      atomicOr(&words[at], word);
     }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void set_bits_of(int line, const int (&nodes)[kCount]) const {
+    int at = 0;
+    uint32_t word = 0;
+#pragma unroll
+    for (const int node : nodes) {
+      const unsigned j = clamped(node);
+      const int next_at = static_cast<int>(j / 32);
+      if (next_at != at) {
+        if (word != 0) atomicOr(bits(line) + at, word);
+        word = 0;
+      }
+      at = next_at;
+      word |= 1u << j % 32;
+    }
+    atomicOr(bits(line) + at, word);
   }
 
   // This thread's of the blocks that have a bit: of 16 lines by 32 bits of a word, or of 32 by 16 (kHalfWords).
@@ -193,7 +204,7 @@ class TileTranspose {
     int blocks = 0;
     for_blocks([&](int i, int j, uint32_t word) {
       const bool is_empty = !__any_sync(~0u, word != 0);
-      s_.across_before[32 * j + lane()][i] = is_empty ? 0 : static_cast<uint16_t>(__popc(transpose(word)));
+      before(32 * j + lane())[i] = is_empty ? 0 : static_cast<uint16_t>(__popc(transpose(word)));
       if (!is_empty) blocks += blocks_of<kHalfWords>(word);
     });
     return blocks;
@@ -203,22 +214,18 @@ class TileTranspose {
   // which begins with `begin` of lane k, as its word is `turned`.
   template <class Visit>
   static __device__ __forceinline__ void for_bits(uint32_t word, uint32_t turned, int begin, const Visit& visit) {
-    constexpr int kFew = 8;
-    const auto place = [&](int k) {
-      const int line_begin = __shfl_sync(~0u, begin, k);
-      return line_begin + __popc(__shfl_sync(~0u, turned, k) & below());
-    };
-    if (__reduce_max_sync(~0u, __popc(word)) > kFew) {
+    constexpr int kAtOnce = 8;  // so that latencies overlap
+#pragma unroll 1
+    for (int first = 0; first < 32; first += kAtOnce, word >>= kAtOnce) {
+      int n[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < 32; ++k) {
-        const int n = place(k);
-        if (word >> k & 1) visit(k, n);
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int line_begin = __shfl_sync(~0u, begin, first + u);
+        n[u] = line_begin + __popc(__shfl_sync(~0u, turned, first + u) & below());
       }
-    } else {
-      while (__any_sync(~0u, word != 0)) {
-        const int k = max(__ffs(word) - 1, 0), n = place(k);
-        if (word != 0) visit(k, n);
-        word &= word - 1;
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        if (word >> u & 1) visit(first + u, n[u]);
       }
     }
   }
@@ -228,7 +235,7 @@ class TileTranspose {
   __device__ __forceinline__ void for_blocks(const Visit& visit) const {
     for (int x = threadIdx.x / 32; x < words_ * words_; x += kWarps) {
       const int i = x / words_, j = x % words_;
-      visit(i, j, s_.bits[32 * i + lane()][j]);
+      visit(i, j, bits(32 * i + lane())[j]);
     }
   }
 
@@ -246,36 +253,38 @@ class TileTranspose {
 
   __device__ void sum_lines_across() {
     BlockSums<int> sums(s_.sums);
-    int before = s_.begin[0];
+    int all_before = s_.begin[0];
     for (int first = 0; first < nodes_; first += kGridThreads) {
       const int j = first + threadIdx.x;
       int count = 0;
       for (int w = 0; j < nodes_ && w < words_; ++w) {
-        const int bits = is_sparse_ ? __popc(s_.bits[j][w]) : s_.across_before[j][w];
-        s_.across_before[j][w] = static_cast<uint16_t>(count);
-        count += bits;
+        const int in_word = is_sparse_ ? __popc(bits(j)[w]) : before(j)[w];
+        before(j)[w] = static_cast<uint16_t>(count);
+        count += in_word;
       }
-      const int begin = sums.exclusive(count, before);
+      const int begin = sums.exclusive(count, all_before);
       if (j < nodes_) s_.across_begin[j] = begin;
     }
-    if (threadIdx.x == 0) s_.across_begin[nodes_] = before;
+    if (threadIdx.x == 0) s_.across_begin[nodes_] = all_before;
   }
 
   // Where the edges of block (i, j) begin: of line 32 i + lane, and of line 32 j + lane across.
   __device__ __forceinline__ int begin_along(int i, int j) const {
     const int line = 32 * i + lane();
     int place = s_.begin[min(line, nodes_)];
-    for (int w = 0; w < j; ++w) place += __popc(s_.bits[line][w]);
+    for (int w = 0; w < j; ++w) place += __popc(bits(line)[w]);
     return place;
   }
   __device__ __forceinline__ int begin_across(int i, int j) const {
     const int line = 32 * j + lane();
-    return s_.across_begin[min(line, nodes_)] + s_.across_before[line][i];
+    return s_.across_begin[min(line, nodes_)] + before(line)[i];
   }
 
   Shared& s_;
   const int first_, nodes_, words_;
   const int* const ind_;
+  uint32_t* const bits_;    // of lines, or, of few edges, of lines across them
+  uint16_t* const before_;  // of a line across: bits in the words before
   bool is_sparse_ = false;
 };
 

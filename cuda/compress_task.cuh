@@ -1,0 +1,36 @@
+// What the kernels of compress.cu are given, and what they find out.
+#pragma once
+
+#include "edge_lists.cuh"
+#include "edge_sort.cuh"
+#include "tile_search.cuh"
+
+namespace dfgnn::cuda {
+
+// What the kernels find out; zeros at first.
+struct Findings {
+  int unsorted;     // the list is not in the order that it was taken to have;
+  int loose;        // or it is in that of rows, but not within a row;
+  int gaps;         // pointers of many nodes in a row without edges are missing;
+  int wide;         // a tile is too wide
+  int next_stride;  // how many strides blocks have taken after their first ones
+  int has_rows, has_tiles;
+  int transposed;  // the other form, and the number of blocks are there, unless a tile is too wide;
+  int counted;     // the number is
+
+  __device__ __forceinline__ bool has_all() const { return transposed && !wide; }
+};
+
+template <class Coo>
+struct CompressTask {
+  Coo coo;
+  CsrEdges<int> csr;
+  SortedEdges<int> rows, columns;  // results
+  int* tiles;                      // may be null
+  int64_t num_boundaries;
+  Findings* found = nullptr;
+  TileSearch::Arrays search{};
+  SortArrays<int> sort{};
+};
+
+}  // namespace dfgnn::cuda

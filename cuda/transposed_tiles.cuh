@@ -1,0 +1,165 @@
+// The other form of a sorted list, tile by tile, a block a tile: the edges of a tile have places that are its nodes' in
+// both forms.
+#pragma once
+
+#include "compress_task.cuh"
+#include "tile_transpose.cuh"
+
+namespace dfgnn::cuda {
+
+union TransposedTilesShared {
+  TileTranspose::Shared transpose;
+  BlockSums<int>::Storage sums;
+};
+
+// kByDst: the list has rows in order, and columns are made.
+template <class I, bool kSelfLoops, bool kByDst>
+class TransposedTiles {
+  using Coo = CooEdges<I, kSelfLoops>;
+
+ public:
+  __device__ TransposedTiles(const CompressTask<Coo>& task, TransposedTilesShared& shared)
+      : t_(task), found_(*task.found), s_(shared), num_edges_(static_cast<int>(task.rows.num_edges)) {}
+
+  // By the whole grid.
+  __device__ void run() {
+    __shared__ int next;
+    // A block takes strides of nodes, in each of which a tile may begin, as many at a time as its last tile had; and
+    // those that come next as late as there is time for the answer.
+    const int strides = static_cast<int>(t_.num_boundaries) - 1;
+    int stride = static_cast<int>(blockIdx.x), count = 1, likely = 1;
+    while (stride < strides) {
+      int taken = strides, taken_count = 0;  // what comes next; of thread 0, and of all
+      const auto take_next = [&] {
+        if (taken_count > 0) return;
+        taken_count = likely;
+        if (threadIdx.x == 0 && !*const_cast<volatile int*>(&found_.wide)) {
+          taken = static_cast<int>(gridDim.x) + atomicAdd(&found_.next_stride, taken_count);
+        }
+      };
+      for (int t = stride; t < min(stride + count, strides); ++t) {
+        const int first = t_.tiles[t], nodes = t_.tiles[t + 1] - first;
+        if (nodes <= 0) continue;
+        likely = max(nodes / tile::kStride, 1);
+        if (nodes > TileTranspose::kMaxNodes) {
+          found_.wide = 1;
+        } else {
+          transpose(first, nodes, take_next);
+        }
+      }
+      take_next();
+      if (threadIdx.x == 0) next = taken;
+      __syncthreads();
+      stride = next;
+      count = taken_count;
+      __syncthreads();
+    }
+    if (grid_thread() == 0) {
+      made().pointers[0] = 0;
+      found_.transposed = 1;
+    }
+    if (!kByDst) raise_max_degree(t_.rows, largest_);
+    const int all = BlockSums<int>(s_.sums).total(blocks_);
+    if (threadIdx.x == 0 && all > 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(t_.rows.stats + 2), static_cast<unsigned long long>(all));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ const SortedEdges<int>& known() const { return kByDst ? t_.rows : t_.columns; }
+  __device__ __forceinline__ const SortedEdges<int>& made() const { return kByDst ? t_.columns : t_.rows; }
+  __device__ __forceinline__ static bool is_loop(int i, int j) { return kSelfLoops && i == j; }
+
+  // Calls meanwhile() before results are written.
+  template <class Meanwhile>
+  __device__ void transpose(int first, int nodes, const Meanwhile& meanwhile) {
+    TileTranspose tile(s_.transpose, first, nodes, known().other);
+    blocks_ += tile.template read<!kByDst>(known().pointers);
+    const int *begin = s_.transpose.begin, *across_begin = s_.transpose.across_begin;
+    for (int i = threadIdx.x; i < nodes; i += kGridThreads) {
+      made().pointers[first + i + 1] = across_begin[i + 1];
+      largest_ = max(largest_, across_begin[i + 1] - across_begin[i]);
+    }
+    meanwhile();
+    // Self-loops that were put in are the last edges of their rows.
+    const int* row_begin = kByDst ? begin : across_begin;
+    const bool loops_are_last = kByDst && tile.places_are_real();
+    const auto place_in_row = [&](int i, int j, int place) {
+      return is_loop(i, j) ? row_begin[i + 1] - 1 : place - (kSelfLoops && j > i && !loops_are_last);
+    };
+    if constexpr (kByDst) {
+      make_columns(tile, first, place_in_row);
+    } else {
+      make_rows(tile, first, place_in_row);
+    }
+    __syncthreads();
+  }
+
+  // What is made is put together in shared memory where there is room, as it comes in small pieces. There numbers are
+  // counted from the tile's first place.
+  template <class PlaceInRow>
+  __device__ __forceinline__ void make_columns(const TileTranspose& tile, int first,
+                                               const PlaceInRow& place_in_row) const {
+    const int base = s_.transpose.begin[0];
+    const auto for_edges = [&](const auto& put) {
+      tile.for_edges_across([&](int i, int j, int place, int across) { put(across, i, place_in_row(i, j, place)); });
+    };
+    uint16_t *rows, *places;
+    if (!tile.make_room({&rows, &places})) {
+      return for_edges([&](int e, int i, int place) {
+        t_.columns.other[e] = first + i;
+        t_.columns.item[e] = place;
+      });
+    }
+    for_edges([&](int e, int i, int place) {
+      rows[e - base] = static_cast<uint16_t>(i);
+      places[e - base] = static_cast<uint16_t>(place - base);
+    });
+    __syncthreads();
+    for (int e = threadIdx.x; e < tile.num_edges(); e += kGridThreads) {
+      t_.columns.other[base + e] = first + rows[e];
+      t_.columns.item[base + e] = base + places[e];
+    }
+  }
+
+  // The same. An edge's item is its number in the list, which has no self-loops; those that were put in come behind it.
+  template <class PlaceInRow>
+  __device__ __forceinline__ void make_rows(const TileTranspose& tile, int first,
+                                            const PlaceInRow& place_in_row) const {
+    const int base = s_.transpose.begin[0];
+    const int first_item = base - (kSelfLoops ? first : 0), first_loop = num_edges_ + first;
+    constexpr int kLoop = TileTranspose::kNone;
+    const auto for_edges = [&](const auto& put) {
+      tile.for_edges_across([&](int j, int i, int place, int across) {
+        put(place_in_row(i, j, across), i, j, place, place - base - (kSelfLoops ? j + (i > j) : 0));
+      });
+    };
+    uint16_t *columns, *items, *places;
+    if (!tile.make_room({&columns, &items, &places})) {
+      return for_edges([&](int e, int i, int j, int place, int item) {
+        t_.rows.other[e] = first + j;
+        t_.rows.item[e] = is_loop(i, j) ? first_loop + j : first_item + item;
+        t_.columns.item[place] = e;
+      });
+    }
+    for_edges([&](int e, int i, int j, int place, int item) {
+      columns[e - base] = static_cast<uint16_t>(j);
+      items[e - base] = static_cast<uint16_t>(is_loop(i, j) ? kLoop : item);
+      places[place - base] = static_cast<uint16_t>(e - base);
+    });
+    __syncthreads();
+    for (int e = threadIdx.x; e < tile.num_edges(); e += kGridThreads) {
+      t_.rows.other[base + e] = first + columns[e];
+      t_.rows.item[base + e] = items[e] == kLoop ? first_loop + columns[e] : first_item + items[e];
+      t_.columns.item[base + e] = base + places[e];
+    }
+  }
+
+  const CompressTask<Coo>& t_;
+  Findings& found_;
+  TransposedTilesShared& s_;
+  const int num_edges_;
+  int blocks_ = 0, largest_ = 0;  // of this thread
+};
+
+}  // namespace dfgnn::cuda
