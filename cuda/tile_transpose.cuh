@@ -41,7 +41,8 @@ class TileTranspose {
       set_bits();
     }
     __syncthreads();
-    const int blocks = is_sparse_ ? count_blocks<!kAcross>() : count_across<kAcross>();
+    if (!is_sparse_) count_across();
+    const int blocks = is_sparse_ ? count_blocks<!kAcross>() : count_blocks<kAcross>();
     __syncthreads();
     sum_lines_across();
     __syncthreads();
@@ -185,29 +186,25 @@ class TileTranspose {
 
   // This thread's of the blocks that have a bit: of 16 lines by 32 bits of a word, or of 32 by 16 (kHalfWords).
   template <bool kHalfWords>
-  static __device__ __forceinline__ int blocks_of(uint32_t word) {
-    const uint32_t low = __ballot_sync(~0u, kHalfWords ? (word & 0xFFFF) != 0 : word != 0);
-    const uint32_t high = kHalfWords ? __ballot_sync(~0u, word > 0xFFFF) : low >> 16;
-    return lane() == 0 ? ((kHalfWords ? low : low & 0xFFFF) != 0) + (high != 0) : 0;
-  }
-
-  template <bool kHalfWords>
   __device__ int count_blocks() const {
+    constexpr int kLines = kHalfWords ? 32 : 16;
     int blocks = 0;
-    for_blocks([&](int, int, uint32_t word) { blocks += blocks_of<kHalfWords>(word); });
+    for (int x = threadIdx.x; x < 32 / kLines * words_ * words_; x += kGridThreads) {
+      const uint32_t* word = bits(x / words_ * kLines) + x % words_;
+      uint32_t any = 0;
+#pragma unroll
+      for (int line = 0; line < kLines; ++line) any |= word[line * stride()];
+      blocks += kHalfWords ? ((any & 0xFFFF) != 0) + (any > 0xFFFF) : any != 0;
+    }
     return blocks;
   }
 
-  // The same, and the bits of words across the lines.
-  template <bool kHalfWords>
-  __device__ int count_across() const {
-    int blocks = 0;
+  // The bits of words across the lines.
+  __device__ void count_across() const {
     for_blocks([&](int i, int j, uint32_t word) {
       const bool is_empty = !__any_sync(~0u, word != 0);
       before(32 * j + lane())[i] = is_empty ? 0 : static_cast<uint16_t>(__popc(transpose(word)));
-      if (!is_empty) blocks += blocks_of<kHalfWords>(word);
     });
-    return blocks;
   }
 
   // Calls visit(k, n) for the bits k of this thread's word in ascending order, n being where the lane is in line k,
