@@ -1,4 +1,4 @@
-// What the kernels of compress.cu are given, and what they find out.
+// What the kernels of compress.cu share.
 #pragma once
 
 #include "edge_lists.cuh"
@@ -31,6 +31,12 @@ struct CompressTask {
   Findings* found = nullptr;
   TileSearch::Arrays search{};
   SortArrays<int> sort{};
+
+  // What a list in the order of destinations is, or of sources.
+  template <bool kByDst>
+  __device__ __forceinline__ const SortedEdges<int>& form() const {
+    return kByDst ? rows : columns;
+  }
 };
 
 }  // namespace dfgnn::cuda

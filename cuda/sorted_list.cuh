@@ -1,6 +1,8 @@
-// Lists that ascend by destination and then by source, or the other way round: one of the forms, copied as they stream
-// by.
+// Lists that ascend by destination and then by source, or the other way round: one of the forms, which is copied as
+// they stream by, then tiles, and the other form.
 #pragma once
+
+#include <cooperative_groups.h>
 
 #include "transposed_tiles.cuh"
 
@@ -12,7 +14,7 @@ class SortedList {
   using Coo = CooEdges<I, kSelfLoops>;
 
  public:
-  using Shared = TransposedTilesShared;
+  using Shared = TileTranspose::Shared;
 
   __device__ SortedList(const CompressTask<Coo>& task, Shared& shared)
       : t_(task),
@@ -92,12 +94,6 @@ class SortedList {
   // Self-loops put in before the edges of the node.
   __device__ __forceinline__ int loops_before(int node) const { return kSelfLoops ? min(node, num_loops_) : 0; }
 
-  // What a list in that order is.
-  template <bool kByDst>
-  __device__ __forceinline__ const SortedEdges<int>& form() const {
-    return kByDst ? t_.rows : t_.columns;
-  }
-
   __device__ __forceinline__ Run load_run(int64_t first) const {
     Run run;
 #pragma unroll
@@ -112,10 +108,10 @@ class SortedList {
   // its way while that before is copied.
   template <bool kByDst>
   __device__ void stream() {
-    const int lane = threadIdx.x % 32, majors = static_cast<int>(form<kByDst>().num_keys);
+    const int lane = threadIdx.x % 32, majors = static_cast<int>(t_.template form<kByDst>().num_keys);
     const unsigned joined = t_.tiles ? majors : 0;
     bool failed = false, loose = false, gaps = num_edges_ == 0;
-    int* ptr = form<kByDst>().pointers;
+    int* ptr = t_.template form<kByDst>().pointers;
     const auto put_loop = [&](int j, int place) {  // into a column; j may be bad
       if (kSelfLoops && !kByDst && j >= 0 && j < num_loops_) t_.columns.other[place] = j;
     };
@@ -194,9 +190,9 @@ class SortedList {
   template <bool kByDst>
   __device__ void search_pointers() {
     const I* keys = kByDst ? edges_.dst : edges_.src;
-    const int nodes = static_cast<int>(form<kByDst>().num_keys);
+    const int nodes = static_cast<int>(t_.template form<kByDst>().num_keys);
     for (int64_t i = grid_thread(); i <= nodes; i += grid_threads()) {
-      form<kByDst>().pointers[i] =
+      t_.template form<kByDst>().pointers[i] =
           static_cast<int>(lower_bound(keys, num_edges_, static_cast<I>(i))) + loops_before(static_cast<int>(i));
     }
   }

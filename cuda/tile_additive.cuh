@@ -51,7 +51,7 @@ class TileSrcs {
     }
   }
 
-  // The largest of all lanes, of the whole tile.
+  // The largest of all lanes, of the whole tile. To be called once.
   template <class T>
   __device__ __forceinline__ float largest(const Typed<T>& a, const BlockWindow& w, int h) {
     float top = -INFINITY;

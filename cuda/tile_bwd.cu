@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
   extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
   BlockWindow w;
-  if (!read_window<kRows ? Windows::from_last : Windows::from_first>(a, w)) return;
+  if (!read_window<kRows ? WindowOrder::from_last : WindowOrder::from_first>(a, w)) return;
   for_groups<S>(a.heads, [&](int h) {
     if constexpr (kRows) {
       rows_window<score, S, kPositions>(a, g, w, h, masks, stages);

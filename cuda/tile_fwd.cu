@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
   extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
   BlockWindow w;
-  if (!read_window<Windows::from_first>(a, w)) return;
+  if (!read_window<WindowOrder::from_first>(a, w)) return;
   for_groups<S>(a.heads, [&](int h) { forward_window<score, S, kPositions>(a, outputs, w, h, masks, stages); });
 }
 

@@ -32,8 +32,8 @@ DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim
   return number_bytes <= 4 && head_dim <= 128 && head_dim * number_bytes % 16 == 0;
 }
 
-// Numbers that say where tiles begin, and, with masks behind them, where windows begin, a Window for each block, and
-// where the masks of rows begin; then come the columns'. I: int64_t, or a symbolic integer.
+// Numbers that say where tiles begin, and, with masks behind them, where windows begin, an entry for each of
+// window_blocks(), and where the masks of rows begin; then come the columns'. I: int64_t, or a symbolic integer.
 template <class I>
 constexpr I boundaries_of(const I& nodes) {
   return (nodes + (kStride - 1)) / kStride + 1;
@@ -86,10 +86,10 @@ struct Window {
 };
 static_assert(sizeof(Window) == kWindowWords * sizeof(int));
 
-// The window of a block of window_blocks(strides), without rows if it has none. Of the first `strides` blocks, block t
-// has the first window of the tile that begins in [64 t, 64 t + 64), or, where none does, that window of an earlier
-// tile which comes t - its block later. Where that block has a tile of its own (at the end of a tile), block strides +
-// t of the tile's first block t has its last window. boundary(t): where tile t begins, ascending.
+// The window of an entry of window_blocks(strides), without rows if it has none. Of the first `strides` entries, entry
+// t has the first window of the tile that begins in [64 t, 64 t + 64), or, where none does, that window of an earlier
+// tile which comes t - its entry later. Where that entry has a tile of its own (at the end of a tile), entry strides +
+// t of the tile's first entry t has its last window. boundary(t): where tile t begins, ascending.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable  // `boundary` may be for one side alone
 #endif

@@ -10,13 +10,17 @@ namespace dfgnn::cuda {
 // Nodes are counted from the tile's first. All threads of a block come to each step.
 class TileTranspose {
  public:
-  static constexpr int kMaxNodes = 576;
+  static constexpr int kMaxNodes = 576, kMaxWords = kMaxNodes / 32;
 
   struct Shared {
     int begin[kMaxNodes + 1], across_begin[kMaxNodes + 1];  // of the lines that are there, and across them
-    alignas(16) unsigned char memory[68 * 1024];            // bits_, before_, and results
+    // bits_, before_, and results. So much that a multiprocessor with 228 KiB has three blocks.
+    alignas(16) unsigned char memory[68 * 1024];
     BlockSums<int>::Storage sums;
   };
+  static_assert(sizeof(Shared) <= 75 * 1024);
+  static_assert(32 * kMaxWords * (sizeof(uint32_t) * (kMaxWords | 1) + sizeof(uint16_t) * kMaxWords) <=
+                sizeof(Shared::memory));
 
   __device__ TileTranspose(Shared& shared, int first, int nodes, const int* ind)
       : s_(shared),
@@ -49,18 +53,16 @@ class TileTranspose {
     return blocks;
   }
 
-  // Room for numbers of the tile's edges, which are below kNone, until the next tile; false where there is none.
-  static constexpr int kNone = UINT16_MAX;
-  template <int kCount>
-  __device__ bool make_room(uint16_t** const (&numbers)[kCount]) const {
-    uint16_t* next = before_ + 32 * words_ * words_;
-#pragma unroll
-    for (uint16_t** const of_edges : numbers) {
-      *of_edges = next;
-      next += num_edges();
-    }
-    return num_edges() <= kNone && reinterpret_cast<unsigned char*>(next) <= s_.memory + sizeof(s_.memory);
+  // Room until the next tile for so many arrays of a number for each edge, one behind the other; null if there is none.
+  __device__ uint16_t* room(int arrays) const {
+    uint16_t* numbers = before_ + 32 * words_ * words_;
+    const auto used = reinterpret_cast<unsigned char*>(numbers) - s_.memory;
+    return used + static_cast<int64_t>(sizeof(uint16_t)) * arrays * num_edges() <= sizeof(s_.memory) ? numbers
+                                                                                                     : nullptr;
   }
+  // No number of an edge, counted from the tile's first, where there is room.
+  static constexpr int kNone = UINT16_MAX;
+  static_assert(sizeof(Shared::memory) / sizeof(uint16_t) <= kNone);
 
   __device__ __forceinline__ int num_edges() const { return s_.begin[nodes_] - s_.begin[0]; }
 
@@ -147,8 +149,8 @@ class TileTranspose {
         e[l] = begin + static_cast<int>(threadIdx.x) % kLanes * each;
         end[l] = first + l * kLines < nodes_ ? min(e[l] + each, line_end) : 0;
       }
-      bool goes_on = true;
-      while (goes_on) {
+      bool goes_on;
+      do {
         int node[kAtOnce][kUnroll];
 #pragma unroll
         for (int x = 0; x < kAtOnce * kUnroll; ++x) {  // past the end, the last again
@@ -162,7 +164,7 @@ class TileTranspose {
           e[l] += kUnroll;
           goes_on |= e[l] < end[l];
         }
-      }
+      } while (goes_on);
     }
   }
 

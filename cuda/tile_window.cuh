@@ -28,13 +28,13 @@ __device__ __forceinline__ bool find_window(const Attention& a, int block, Block
 
 // The order in which the windows of a graph are taken. A pass that begins where the one before it ended finds in the L2
 // cache what that has read or written last.
-enum class Windows { from_first, from_last };
+enum class WindowOrder { from_first, from_last };
 
-// This block's as it was found before; whatever is there, it is one. Of blocks_of(strides), each of the first half is
-// followed by that of the second half which has the last window of its tile: both read the same rows.
-template <Windows kOrder>
+// This block's as it was found before; whatever is there, it is one. Of entries, as many as blocks_of(strides), each of
+// the first half is followed by that of the second half which has the last window of its tile: both read the same rows.
+template <WindowOrder kOrder>
 __device__ __forceinline__ bool read_window(const Attention& a, BlockWindow& window) {
-  const unsigned block = kOrder == Windows::from_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+  const unsigned block = kOrder == WindowOrder::from_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
   const unsigned entry = block / 2 + block % 2 * (gridDim.x / 2);
   const int4 found = __ldg(reinterpret_cast<const int4*>(a.windows) + entry);
   window.end = min(max(found.y, 0), static_cast<int>(a.num_dst));

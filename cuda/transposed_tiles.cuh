@@ -7,18 +7,13 @@
 
 namespace dfgnn::cuda {
 
-union TransposedTilesShared {
-  TileTranspose::Shared transpose;
-  BlockSums<int>::Storage sums;
-};
-
 // kByDst: the list has rows in order, and columns are made.
 template <class I, bool kSelfLoops, bool kByDst>
 class TransposedTiles {
   using Coo = CooEdges<I, kSelfLoops>;
 
  public:
-  __device__ TransposedTiles(const CompressTask<Coo>& task, TransposedTilesShared& shared)
+  __device__ TransposedTiles(const CompressTask<Coo>& task, TileTranspose::Shared& shared)
       : t_(task), found_(*task.found), s_(shared), num_edges_(static_cast<int>(task.rows.num_edges)) {}
 
   // By the whole grid.
@@ -27,35 +22,35 @@ class TransposedTiles {
     // A block takes strides of nodes, in each of which a tile may begin, as many at a time as its last tile had; and
     // those that come next as late as there is time for the answer.
     const int strides = static_cast<int>(t_.num_boundaries) - 1;
-    int stride = static_cast<int>(blockIdx.x), count = 1, likely = 1;
+    int stride = static_cast<int>(blockIdx.x), count = 1, last_count = 1;
     while (stride < strides) {
-      int taken = strides, taken_count = 0;  // what comes next; of thread 0, and of all
+      int next_stride = strides, next_count = 0;  // the one as thread 0 has it
       const auto take_next = [&] {
-        if (taken_count > 0) return;
-        taken_count = likely;
+        if (next_count > 0) return;
+        next_count = last_count;
         if (threadIdx.x == 0 && !*const_cast<volatile int*>(&found_.wide)) {
-          taken = static_cast<int>(gridDim.x) + atomicAdd(&found_.next_stride, taken_count);
+          next_stride = static_cast<int>(gridDim.x) + atomicAdd(&found_.next_stride, next_count);
         }
       };
       for (int t = stride; t < min(stride + count, strides); ++t) {
         const int first = t_.tiles[t], nodes = t_.tiles[t + 1] - first;
         if (nodes <= 0) continue;
-        likely = max(nodes / tile::kStride, 1);
+        last_count = max(nodes / tile::kStride, 1);
         if (nodes > TileTranspose::kMaxNodes) {
-          found_.wide = 1;
+          if (threadIdx.x == 0) found_.wide = 1;
         } else {
           transpose(first, nodes, take_next);
         }
       }
       take_next();
-      if (threadIdx.x == 0) next = taken;
+      if (threadIdx.x == 0) next = next_stride;
       __syncthreads();
       stride = next;
-      count = taken_count;
+      count = next_count;
       __syncthreads();
     }
     if (grid_thread() == 0) {
-      made().pointers[0] = 0;
+      t_.template form<!kByDst>().pointers[0] = 0;
       found_.transposed = 1;
     }
     if (!kByDst) raise_max_degree(t_.rows, largest_);
@@ -66,18 +61,17 @@ class TransposedTiles {
   }
 
  private:
-  __device__ __forceinline__ const SortedEdges<int>& known() const { return kByDst ? t_.rows : t_.columns; }
-  __device__ __forceinline__ const SortedEdges<int>& made() const { return kByDst ? t_.columns : t_.rows; }
   __device__ __forceinline__ static bool is_loop(int i, int j) { return kSelfLoops && i == j; }
 
   // Calls meanwhile() before results are written.
   template <class Meanwhile>
   __device__ void transpose(int first, int nodes, const Meanwhile& meanwhile) {
-    TileTranspose tile(s_.transpose, first, nodes, known().other);
-    blocks_ += tile.template read<!kByDst>(known().pointers);
-    const int *begin = s_.transpose.begin, *across_begin = s_.transpose.across_begin;
+    const auto &known = t_.template form<kByDst>(), &made = t_.template form<!kByDst>();
+    TileTranspose tile(s_, first, nodes, known.other);
+    blocks_ += tile.template read<!kByDst>(known.pointers);
+    const int *begin = s_.begin, *across_begin = s_.across_begin;
     for (int i = threadIdx.x; i < nodes; i += kGridThreads) {
-      made().pointers[first + i + 1] = across_begin[i + 1];
+      made.pointers[first + i + 1] = across_begin[i + 1];
       largest_ = max(largest_, across_begin[i + 1] - across_begin[i]);
     }
     meanwhile();
@@ -100,12 +94,12 @@ class TransposedTiles {
   template <class PlaceInRow>
   __device__ __forceinline__ void make_columns(const TileTranspose& tile, int first,
                                                const PlaceInRow& place_in_row) const {
-    const int base = s_.transpose.begin[0];
+    const int base = s_.begin[0];
     const auto for_edges = [&](const auto& put) {
       tile.for_edges_across([&](int i, int j, int place, int across) { put(across, i, place_in_row(i, j, place)); });
     };
-    uint16_t *rows, *places;
-    if (!tile.make_room({&rows, &places})) {
+    uint16_t *rows = tile.room(2), *places = rows + tile.num_edges();
+    if (!rows) {
       return for_edges([&](int e, int i, int place) {
         t_.columns.other[e] = first + i;
         t_.columns.item[e] = place;
@@ -126,7 +120,7 @@ class TransposedTiles {
   template <class PlaceInRow>
   __device__ __forceinline__ void make_rows(const TileTranspose& tile, int first,
                                             const PlaceInRow& place_in_row) const {
-    const int base = s_.transpose.begin[0];
+    const int base = s_.begin[0];
     const int first_item = base - (kSelfLoops ? first : 0), first_loop = num_edges_ + first;
     constexpr int kLoop = TileTranspose::kNone;
     const auto for_edges = [&](const auto& put) {
@@ -134,8 +128,8 @@ class TransposedTiles {
         put(place_in_row(i, j, across), i, j, place, place - base - (kSelfLoops ? j + (i > j) : 0));
       });
     };
-    uint16_t *columns, *items, *places;
-    if (!tile.make_room({&columns, &items, &places})) {
+    uint16_t *columns = tile.room(3), *items = columns + tile.num_edges(), *places = items + tile.num_edges();
+    if (!columns) {
       return for_edges([&](int e, int i, int j, int place, int item) {
         t_.rows.other[e] = first + j;
         t_.rows.item[e] = is_loop(i, j) ? first_loop + j : first_item + item;
@@ -157,7 +151,7 @@ class TransposedTiles {
 
   const CompressTask<Coo>& t_;
   Findings& found_;
-  TransposedTilesShared& s_;
+  TileTranspose::Shared& s_;
   const int num_edges_;
   int blocks_ = 0, largest_ = 0;  // of this thread
 };

@@ -43,6 +43,17 @@ def test_sources_far_below_others(heads, head_dim, dtype, below, slope, device):
     check_backward("tile_fwd", "additive", graph, operands, negative_slope=slope)
 
 
+@pytest.mark.parametrize("nodes", [255, 256, 257, 512, 513, 768])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
+def test_wide_tiles(heads, head_dim, dtype, nodes, device):
+    """As many nodes as their largest source is looked for at a time, a node more, and the most."""
+    graph = graphs.batch([nodes], 0.5, band=5).to(device)
+    operands = make_operands("additive", graph, heads, head_dim, dtype)
+    operands["a_src"][-1] += 20
+    check_forward("tile_fwd", "additive", graph, operands)
+
+
 @pytest.mark.parametrize("a_dst", [-40.0, 0.0, 40.0])
 @pytest.mark.parametrize("a_src", [-40.0, 0.0, 40.0])
 def test_all_equal(a_dst, a_src, device):

@@ -1,5 +1,6 @@
 """coo_to_csr and csr_to_csc against torch's stable sort and SciPy's, compress against them."""
 
+import itertools
 from functools import partial
 
 import graphs
@@ -45,6 +46,17 @@ def batch_coo(sizes: list[int], density: float = 0.4) -> tuple[list[int], list[i
         ends.append(np.argwhere(generator.random((nodes, nodes)) < density) + first)
         first += nodes
     src, dst = np.concatenate(ends).T.tolist()
+    return src, dst, first, first
+
+
+def side_by_side(
+    graphs: list[tuple[list[int], list[int], int, int]],
+) -> tuple[list[int], list[int], int, int]:
+    src, dst, first = [], [], 0
+    for graph in graphs:
+        src += [i + first for i in graph[0]]
+        dst += [i + first for i in graph[1]]
+        first += graph[2]
     return src, dst, first, first
 
 
@@ -191,17 +203,38 @@ def test_round_trip(name, device):
     assert torch.equal(row, flipped[1])
 
 
+WIDEST = 576  # nodes of a tile that compress transposes by itself
+
+
+def connected_coo(edges: int) -> tuple[list[int], list[int], int, int]:
+    """One tile of WIDEST nodes with so many edges, a path and others, none of them a loop."""
+    far = ((i, i + step) for step in range(2, WIDEST) for i in range(WIDEST - step))
+    path = ((i, i + 1) for i in range(WIDEST - 1))
+    src, dst = zip(*itertools.islice(itertools.chain(path, far), edges), strict=True)
+    return list(src), list(dst), WIDEST, WIDEST
+
+
 # What compress copies of sorted lists by tiles: graphs around the sizes of words and of
-# the widest tile, some of them sparse; nodes without edges in a row, few and many.
+# the widest tile, some of them sparse; nodes without edges in a row, few and many; and as many
+# edges of the widest tile as there is just room for, of two arrays and of three.
 BATCHES = {
     "words": batch_coo([1, 2, 31, 32, 33, 63, 64, 65, 0, 127, 128, 129]),
     "sparse": batch_coo([30, 500, 70, 1, 200] * 5, 0.01),
-    "widest": batch_coo([576, 3, 575], 0.05),
-    "too_wide": batch_coo([20, 577, 30], 0.05),
-    "sparse_widest": batch_coo([576, 3, 575, 40], 0.01),
+    "widest": batch_coo([WIDEST, 64, WIDEST - 1], 0.05),
+    "too_wide": batch_coo([20, WIDEST + 1, 30], 0.05),
+    "too_wide_together": batch_coo([WIDEST, 3, WIDEST - 1], 0.05),
+    "sparse_widest": batch_coo([WIDEST, 64, WIDEST - 1, 40], 0.01),
     "sparse_too_wide": batch_coo([40, 600, 70], 0.01),
     "wide_last": batch_coo([70] * 300 + [600], 0.02),
     "full": batch_coo([40, 70], 1.0),
+    "mixed": side_by_side([batch_coo([64] * 5, 0.5), batch_coo([200, 300], 0.01)] * 8),
+}
+BATCHES |= {
+    f"room_{edges + more - loops}": connected_coo(edges + more - loops)
+    for edges in (853, 1280)
+    for loops in (0, WIDEST)
+    for more in (0, 1)
+    if edges - loops >= WIDEST - 1
 }
 
 
@@ -252,6 +285,17 @@ def test_compress(name, order, index, self_loops, device):
     if self_loops:
         without = src != dst
         assert_as_by_parts(src[without], dst[without], num_src, num_dst, self_loops)
+
+
+FITTING = [n for n in BATCHES if n == "mixed" or "widest" in n or "room" in n]
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_tiles_that_are_not_too_wide(name):
+    """Those of which the results in test_compress are of the transposed tiles."""
+    src, dst, num_src, num_dst = BATCHES[name]
+    rowptr, col, *_ = coo_to_csr(torch.tensor(src), torch.tensor(dst), num_src, num_dst)
+    assert torch.ops.dfgnn.find_tiles(rowptr, col)[0].diff().max() <= WIDEST
 
 
 @pytest.mark.parametrize("self_loops", [False, True])
