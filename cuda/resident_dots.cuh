@@ -2,18 +2,9 @@
 #pragma once
 
 #include "resident_chunk.cuh"
+#include "row_groups.cuh"
 
 namespace dfgnn::cuda::resident {
-
-// Of a number a lane, the sums over the group's lanes: lane l has that of number l.
-__device__ __forceinline__ float transpose_sum(const float (&x)[kLanes]) {
-  const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
-  float a = upper ? x[2] : x[0], b = upper ? x[3] : x[1];
-  a += __shfl_xor_sync(kAllLanes, upper ? x[0] : x[2], 2);
-  b += __shfl_xor_sync(kAllLanes, upper ? x[1] : x[3], 2);
-  const float sum = odd ? b : a;
-  return sum + __shfl_xor_sync(kAllLanes, odd ? a : b, 1);
-}
 
 // The row of a group's edges. Which of a row's steps comes first depends on the group: steps have sums of their own, so
 // that no result depends on where the row is in the order.
@@ -41,7 +32,7 @@ class OwnRow {
       for (int x = 0; x < S::kNumbers; ++x) steps[x / S::kVec] += own_[x] * others[u].number(x / S::kVec, x % S::kVec);
       dots[u] = steps[0] + steps[1];
     }
-    const float dot = transpose_sum(dots);
+    const float dot = transposed_sum<kLanes>(dots);
     if (has_one) *sum = before + dot;
   }
 

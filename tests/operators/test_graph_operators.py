@@ -38,25 +38,16 @@ def skewed_coo() -> tuple[list[int], list[int], int, int]:
     return src, [0 if d % 2 else d for d in dst], num_src, num_dst
 
 
-def batch_coo(sizes: list[int], density: float = 0.4) -> tuple[list[int], list[int], int, int]:
+def batch_coo(
+    sizes: list[int], density: float | list[float] = 0.4
+) -> tuple[list[int], list[int], int, int]:
     """Graphs side by side, sorted by source; edges of a node are near each other in the list."""
     generator = np.random.default_rng(0)
     ends, first = [], 0
-    for nodes in sizes:
-        ends.append(np.argwhere(generator.random((nodes, nodes)) < density) + first)
+    for nodes, share in zip(sizes, np.broadcast_to(density, len(sizes)), strict=True):
+        ends.append(np.argwhere(generator.random((nodes, nodes)) < share) + first)
         first += nodes
     src, dst = np.concatenate(ends).T.tolist()
-    return src, dst, first, first
-
-
-def side_by_side(
-    graphs: list[tuple[list[int], list[int], int, int]],
-) -> tuple[list[int], list[int], int, int]:
-    src, dst, first = [], [], 0
-    for graph in graphs:
-        src += [i + first for i in graph[0]]
-        dst += [i + first for i in graph[1]]
-        first += graph[2]
     return src, dst, first, first
 
 
@@ -227,7 +218,7 @@ BATCHES = {
     "sparse_too_wide": batch_coo([40, 600, 70], 0.01),
     "wide_last": batch_coo([70] * 300 + [600], 0.02),
     "full": batch_coo([40, 70], 1.0),
-    "mixed": side_by_side([batch_coo([64] * 5, 0.5), batch_coo([200, 300], 0.01)] * 8),
+    "mixed": batch_coo([*[64] * 5, 200, 300] * 8, [*[0.5] * 5, 0.01, 0.01] * 8),
 }
 BATCHES |= {
     f"room_{edges + more - loops}": connected_coo(edges + more - loops)
