@@ -19,8 +19,9 @@ TIMES_FEWER = 10  # of calls that take as many times as long, or more
 
 @dataclass(frozen=True)
 class Launches(Case):
-    """Wall time a call of loops of eager calls, and on a GPU the time of replays of a CUDA graph
-    that such a call was captured in. Inputs are the same each time, and in the L2 cache."""
+    """Wall time a call of loops of eager calls, with a backward pass also by autograd without its
+    threads, and on a GPU the time of replays of a CUDA graph that such a call was captured in.
+    Inputs are the same each time, and in the L2 cache."""
 
     kind: ClassVar[str] = "launches"
     workload: str
@@ -48,12 +49,15 @@ class Launches(Case):
 
         wrong = [reference.check_out(forward()), reference.check_grads(forward_backward())]
         row["note"] = " ".join(filter(None, wrong))
+        calls = CALLS if self.backend == "auto" else CALLS // TIMES_FEWER
         for name, passes in (("forward", forward), ("forward_backward", forward_backward)):
-            calls = CALLS if self.backend == "auto" else CALLS // TIMES_FEWER
             row[f"eager_{name}_ms"] = wall_ms(passes, lab.device, calls).rounded()
             if lab.device == "cuda" and self.backend == "auto":
                 replay = captured(passes)
                 row[f"graph_{name}_ms"] = time_ms(replay, "cuda", lab.budget_ms).rounded()
+        with torch.autograd.set_multithreading_enabled(False):
+            one_thread = wall_ms(forward_backward, lab.device, calls)
+        row["one_thread_forward_backward_ms"] = one_thread.rounded()
 
 
 def wall_ms(call: Callable[[], object], device: str, calls: int) -> Timing:

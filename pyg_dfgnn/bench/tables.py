@@ -115,17 +115,16 @@ def stars(rows: list[Row]) -> list[Table]:
 
 def launches(rows: list[Row]) -> list[Table]:
     def microseconds(row: Row, name: str) -> str:
-        times = [row.get(f"{name}_{passes}") for passes in PASSES]
-        if times == [None, None]:
-            return "–"
-        scaled = (time and [1000 * part for part in time] for time in times)
-        return " / ".join(milliseconds(time) for time in scaled)
+        times = filter(None, (row.get(f"{name}_{passes}") for passes in PASSES))
+        scaled = ([1000 * part for part in time] for time in times)
+        return " / ".join(map(milliseconds, scaled)) or "–"
 
-    columns = ["graph", "nodes, edges", "model", "dtype", "", "eager", "CUDA graph", "note"]
+    columns = ["graph", "nodes, edges", "model", "dtype", "", "eager"]
+    columns += ["forward+backward in one thread", "CUDA graph", "note"]
     lines = []
     for row in rows:
         line = [graph(row), size(row), MODELS[row["score"]], row["dtype"], backend(row)]
-        times = [microseconds(row, name) for name in ("eager", "graph")]
+        times = [microseconds(row, name) for name in ("eager", "one_thread", "graph")]
         lines.append([*line, *times, row["note"]])
     return [Table("A call: forward / forward+backward, µs", columns, lines)]
 
