@@ -16,6 +16,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.data.storage import N_KEYS
 from torch_geometric.transforms import BaseTransform
 
 from . import _cache
@@ -59,6 +60,8 @@ class PrecomputedData(Data):
 
     @edge_index.setter
     def edge_index(self, edge_index: Optional[Tensor]) -> None:
+        if PERM in self._store and not N_KEYS.isdisjoint(self._store.keys()):
+            self._store.pop("num_nodes", None)  # the transform's; those attributes tell it
         for name in (DEGREES, PERM, WORK):
             self._store.pop(name, None)
         self._store.edge_index = edge_index
@@ -159,6 +162,7 @@ class PrecomputeGraph(BaseTransform):
         data._store[DEGREES] = degrees.to(edge_index.device, self.index_dtype)
         data._store[PERM] = graph.perm.to(edge_index.device, self.index_dtype)
         data._store[WORK] = torch.empty(tile_work(with_loops), 0)
+        data.num_nodes = num_nodes  # PyG would look for it in every graph of a batch
         return data
 
     def __repr__(self) -> str:

@@ -384,6 +384,24 @@ class OwnData(PrecomputedData):
         return 7 if key == "mine" else super().__inc__(key, value, *args)
 
 
+@pytest.mark.parametrize("has_x", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+def test_number_of_nodes(batched, has_x):
+    """Stored for PyG to find, until there is another edge_index; then x tells it, if there is."""
+    graphs = [Data(edge_index=torch.tensor([[0], [1]]), num_nodes=nodes) for nodes in (3, 2)]
+    if has_x:
+        graphs = [Data(x=torch.ones(g.num_nodes, 2), edge_index=g.edge_index) for g in graphs]
+    graphs = [PrecomputeGraph()(graph) for graph in graphs]
+    assert [graph._store["num_nodes"] for graph in graphs] == [3, 2]
+    data = Batch.from_data_list(graphs) if batched else graphs[0]
+    nodes = 5 if batched else 3
+    assert data._store["num_nodes"] == data.num_nodes == nodes
+    if has_x:
+        data.x = torch.ones(nodes + 4, 2)
+    data.edge_index = torch.tensor([[0], [0]])
+    assert data.num_nodes == nodes + (4 if has_x else 0)
+
+
 def test_own_class():
     graphs = [OwnData(**data.to_dict(), mine=torch.tensor([1])) for data in graphs_of("plain")]
     batch = Batch.from_data_list([PrecomputeGraph()(data) for data in graphs])
