@@ -55,9 +55,13 @@ __global__ void normalize_backward_kernel(Rows rows, NormalizeBackward t) {
   }
   squares = lanes_sum<S::kLanes>(squares);
   dot = lanes_sum<S::kLanes>(dot);
+  // A row that nothing came back to has no part in the projection, even if it is not a number.
+  A came_back = isnan(dot) ? A(0) : A(1);
+  if (live && isnan(dot)) for_parts<S>(t.g, row, rows.size, [&](const Fragment<S>& g, int) { came_back += g.dot(g); });
+  came_back = lanes_sum<S::kLanes>(came_back);
   if (!live) return;
   const A norm = sqrt(squares), eps = static_cast<A>(rows.eps), r = A(1) / max(norm, eps);
-  if (t.projection && lane == 0) static_cast<A*>(t.projection)[row] = r * dot;
+  if (t.projection && lane == 0) static_cast<A*>(t.projection)[row] = came_back == A(0) ? A(0) : r * dot;
   const A project = norm > eps ? r * r * dot : A(0);
   const A factor = t.factor ? r * static_cast<const A*>(t.factor)[row % t.heads] : r;
   for_parts<S>(rows.x, row, rows.size, [&](const Fragment<S>& x, int f) {

@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 
+#include <initializer_list>
+#include <optional>
+
 #include "attention.h"
 
 namespace dfgnn {
@@ -32,6 +35,18 @@ inline void check_shape(const at::Tensor& t, const char* name, at::IntArrayRef s
 
 inline void check_device(const at::Tensor& t, const char* name, const at::Device& device) {
   TORCH_CHECK(t.device() == device, name, ": expected a tensor on ", device, ", got one on ", t.device());
+}
+
+// Of all tensors that a kernel of the meta device gets: it is called where any of them is there.
+struct NamedTensor {
+  const char* name;
+  std::optional<at::Tensor> tensor;
+};
+inline void check_on_meta(std::initializer_list<NamedTensor> arguments) {
+  for (const auto& [name, tensor] : arguments) {
+    TORCH_CHECK(!tensor.has_value() || tensor->is_meta(), name, ": expected a tensor on meta, like others, got one on ",
+                tensor->device());
+  }
 }
 
 inline void check_features(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {

@@ -167,12 +167,26 @@ Gradients backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features,
   return {like(d_dst, x_dst), like(d_src, x_src), like(d_att, att), like(d_features, x_src), like(d_weight, x_src)};
 }
 
-at::Tensor forward_meta(T, T col, T, T x_src, T att, O, O, O, double) {
+void check_meta(const Operands& o) {
+  check_on_meta({{"rowptr", o.rowptr},
+                 {"col", o.col},
+                 {"x_dst", o.x_dst},
+                 {"x_src", o.x_src},
+                 {"att", o.att},
+                 {"features", o.features},
+                 {"weight", o.weight},
+                 {"eid", o.eid}});
+}
+
+at::Tensor forward_meta(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double slope) {
+  check_meta({rowptr, col, x_dst, x_src, att, features, weight, eid, slope});
   const auto type = accumulate_type(x_src.scalar_type());
   return at::empty_symint({col.sym_numel(), att.sym_size(0)}, x_src.options().dtype(type));
 }
 
-Gradients backward_meta(T, T, T, T x_dst, T x_src, T att, O features, O weight, O, double) {
+Gradients backward_meta(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double slope) {
+  check_meta({rowptr, col, x_dst, x_src, att, features, weight, eid, slope});
+  check_on_meta({{"grad", grad}});
   const auto like = [&](const O& t) { return t ? at::empty_like(*t) : at::empty({0}, x_src.options()); };
   return {like(x_dst), like(x_src), like(att), like(features), like(weight)};
 }

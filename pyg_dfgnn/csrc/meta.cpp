@@ -3,8 +3,9 @@
 
 #include <limits>
 
-#include "call.h"
+#include "checks.h"
 #include "graph.h"
+#include "operands.h"
 
 namespace dfgnn {
 namespace {
@@ -13,8 +14,25 @@ at::Tensor empty_gradient(const OptTensor& t, const at::Tensor& like) {
   return t.has_value() ? at::empty_like(*t, at::MemoryFormat::Contiguous) : at::empty({0}, like.options());
 }
 
+void check_meta(const Call& call) {
+  const auto names = names_of(call.score);
+  check_on_meta({{"rowptr", call.rowptr},
+                 {"col", call.col},
+                 {names.a, call.a},
+                 {names.b, call.b},
+                 {names.c, call.c},
+                 {"a_edge", call.a_edge},
+                 {"bias", call.bias},
+                 {"seed", call.seed},
+                 {"colptr", call.colptr},
+                 {"row", call.row},
+                 {"perm", call.perm},
+                 {"tiles", call.route.tiles}});
+}
+
 struct Meta {
   static ForwardResult forward(Call call) {
+    check_meta(call);
     const auto& value = call.value();
     const auto num_dst = call.a.sym_size(0);
     return {
@@ -22,7 +40,10 @@ struct Meta {
         at::empty_symint({num_dst, value.sym_size(1)}, value.options().dtype(accumulate_type(value.scalar_type())))};
   }
 
-  static CallGradients backward(Call call, BackwardInputs) {
+  static CallGradients backward(Call call, BackwardInputs inputs) {
+    check_meta(call);
+    check_on_meta(
+        {{"grad_out", inputs.grad_out}, {"grad_lse", inputs.grad_lse}, {"out", inputs.out}, {"lse", inputs.lse}});
     const auto like = [](const at::Tensor& t) { return at::empty_like(t, at::MemoryFormat::Contiguous); };
     return {like(call.a), like(call.b), like(call.c), empty_gradient(call.a_edge, call.value()),
             empty_gradient(call.bias, call.value())};
@@ -31,6 +52,7 @@ struct Meta {
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> coo_to_csr_meta(T src, T dst, c10::SymInt num_src,
                                                                            c10::SymInt num_dst, bool self_loops) {
+  check_on_meta({{"src", src}, {"dst", dst}});
   auto capacity = dst.sym_numel();
   if (self_loops) capacity = capacity + num_src.min(num_dst);
   const c10::SymInt limit = std::numeric_limits<int32_t>::max();
@@ -41,6 +63,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> coo_to_csr_meta(T src
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_to_csc_meta(T rowptr, T col, c10::SymInt num_src) {
+  check_on_meta({{"rowptr", rowptr}, {"col", col}});
   const auto options = rowptr.options();
   return {at::empty_symint({num_src + 1}, options), at::empty_symint({col.sym_numel()}, options),
           at::empty_symint({col.sym_numel()}, options)};
@@ -61,13 +84,15 @@ compress_meta(T src, T dst, c10::SymInt num_src, c10::SymInt num_dst, bool self_
           at::empty({3}, stats.options())};
 }
 
-std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T) {
+std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T col) {
+  check_on_meta({{"rowptr", rowptr}, {"col", col}});
   const auto options = rowptr.options();
   return {at::empty_symint({cuda::tile::boundaries_of(rowptr.sym_numel() - 1)}, options.dtype(at::kInt)),
           at::empty({1}, options.dtype(at::kLong))};
 }
 
-at::Tensor with_masks_meta(T tiles, T rowptr, T, T, T) {
+at::Tensor with_masks_meta(T tiles, T rowptr, T col, T colptr, T row) {
+  check_on_meta({{"tiles", tiles}, {"rowptr", rowptr}, {"col", col}, {"colptr", colptr}, {"row", row}});
   return at::empty_symint({cuda::tile::size_with_masks(rowptr.sym_numel() - 1)}, tiles.options());
 }
 
@@ -75,10 +100,14 @@ at::Tensor with_list_meta(T tiles, c10::SymInt num_nodes) {
   return at::empty_symint({tiles.sym_numel() + cuda::tile::size_of_list(num_nodes)}, tiles.options());
 }
 
-at::Tensor tile_sizes_meta(T tiles, T, T) { return at::empty({2}, tiles.options().dtype(at::kLong)); }
+at::Tensor tile_sizes_meta(T tiles, T rowptr, T colptr) {
+  check_on_meta({{"tiles", tiles}, {"rowptr", rowptr}, {"colptr", colptr}});
+  return at::empty({2}, tiles.options().dtype(at::kLong));
+}
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> side_by_side_meta(
-    T degrees, T local_perm, T, bool self_loops) {
+    T degrees, T local_perm, T ptr, bool self_loops) {
+  check_on_meta({{"degrees", degrees}, {"local_perm", local_perm}, {"ptr", ptr}});
   const auto nodes = degrees.sym_size(0), edges = local_perm.sym_numel();
   const bool fits = nodes + edges < c10::SymInt(std::numeric_limits<int32_t>::max());
   const auto options = degrees.options().dtype(fits ? at::kInt : at::kLong);

@@ -11,23 +11,6 @@
 namespace dfgnn {
 namespace {
 
-struct Names {
-  const char *a, *b, *c;
-};
-
-Names names_of(Score score) {
-  switch (score) {
-    case Score::dot:
-      return {"q", "k", "v"};
-    case Score::cosine:
-      return {"x_dst", "x_src", "beta"};
-    case Score::additive_v2:
-      return {"x_dst", "x_src", "att"};
-    default:
-      return {"a_dst", "a_src", "v"};
-  }
-}
-
 void set_cosine(Attention& attention, const Call& call, By by) {
   const auto type = accumulate_type(attention.value.scalar_type());
   const auto& beta = call.c;
@@ -47,6 +30,19 @@ at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, 
 }
 
 }  // namespace
+
+Names names_of(Score score) {
+  switch (score) {
+    case Score::dot:
+      return {"q", "k", "v"};
+    case Score::cosine:
+      return {"x_dst", "x_src", "beta"};
+    case Score::additive_v2:
+      return {"x_dst", "x_src", "att"};
+    default:
+      return {"a_dst", "a_src", "v"};
+  }
+}
 
 Attention make_attention(const Call& call, By by) {
   const auto names = names_of(call.score);

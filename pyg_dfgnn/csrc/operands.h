@@ -5,6 +5,12 @@
 
 namespace dfgnn {
 
+// What the operators call these arguments.
+struct Names {
+  const char *a, *b, *c;
+};
+Names names_of(Score score);
+
 // Checks the call's arguments (a TORCH_CHECK names the argument, what it was and what it should be) and lays them out
 // for the kernels: contiguous, scalars of the logits in the accumulation type, cosine's norms taken.
 Attention make_attention(const Call& call, By by = By::kernels);

@@ -57,12 +57,20 @@ at::Tensor spmm(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool tr
   return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), num_src}, weights, x.contiguous(), sum_heads);
 }
 
-at::Tensor sddmm_meta(T, T col, T a, T b, O, O, O) {
+void check_meta(const Structure& g) {
+  check_on_meta({{"rowptr", g.rowptr}, {"col", g.col}, {"colptr", g.colptr}, {"row", g.row}, {"perm", g.perm}});
+}
+
+at::Tensor sddmm_meta(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
+  check_meta({rowptr, col, colptr, row, perm});
+  check_on_meta({{"a", a}, {"b", b}});
   const auto heads = a.sym_size(1).max(b.sym_size(1));
   return at::empty_symint({col.sym_numel(), heads}, a.options().dtype(accumulate_type(a.scalar_type())));
 }
 
-at::Tensor spmm_meta(T rowptr, T, T weight, T x, O colptr, O, O, bool transpose, bool sum_heads) {
+at::Tensor spmm_meta(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
+  check_meta({rowptr, col, colptr, row, perm});
+  check_on_meta({{"weight", weight}, {"x", x}});
   const auto num_rows = (transpose ? *colptr : rowptr).sym_size(0) - 1;
   return at::empty_symint({num_rows, sum_heads ? c10::SymInt(1) : weight.sym_size(1), x.sym_size(2)}, x.options());
 }

@@ -302,3 +302,42 @@ def test_rowptr_that_is_none(name, path, score, index, device):
         expected = run(path, score, graphs.from_rows(rows, 5).to(device, index), operands)
         torch.testing.assert_close(found, expected)
     backward_ends(path, score, broken, operands)
+
+
+@pytest.mark.parametrize(("score", "name"), [*SCORE_AND_OPERAND, *((s, "col") for s in SCORES)])
+@pytest.mark.parametrize("op", FAMILIES)
+def test_operand_on_meta(op, score, name, device):
+    """The dispatcher calls the kernel that computes nothing, which must not pass for a result."""
+    given = arguments(score, graphs.mixed(device))
+    given[name] = given[name].to("meta")
+    with pytest.raises(RuntimeError, match=f"expected a tensor on meta, .* got one on {device}"):
+        operator(op, score)(**given)
+
+
+ON_META = {
+    "coo_to_csr": lambda g, x, w: (g.sources(), g.destinations(), g.num_src, g.num_dst),
+    "compress": lambda g, x, w: (g.sources(), g.destinations(), g.num_src, g.num_dst),
+    "csr_to_csc": lambda g, x, w: (g.rowptr, g.col, g.num_src),
+    "find_tiles": lambda g, x, w: (g.rowptr, g.col),
+    "sddmm": lambda g, x, w: {"rowptr": g.rowptr, "col": g.col, "a": x, "b": x},
+    "spmm": lambda g, x, w: {"rowptr": g.rowptr, "col": g.col, "weight": w, "x": x},
+    "additive_v2_logits": lambda g, x, w: {
+        "rowptr": g.rowptr, "col": g.col, "x_dst": x, "x_src": x, "att": x[0]
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_META)
+def test_others_on_meta(name, device):
+    graph = graphs.make("hub", device)
+    x = torch.randn(graph.num_src, HEADS, HEAD_DIM, device=device)
+    given = ON_META[name](graph, x, torch.ones(graph.capacity, HEADS, device=device))
+    given = given if isinstance(given, dict) else dict(enumerate(given))
+    tensors = [key for key, value in given.items() if isinstance(value, Tensor)]
+    assert len(tensors) >= 2
+    for key in tensors:
+        wrong = given | {key: given[key].to("meta")}
+        named = {k: v for k, v in wrong.items() if isinstance(k, str)}
+        unnamed = [v for k, v in wrong.items() if not isinstance(k, str)]
+        with pytest.raises(RuntimeError, match="expected a tensor on meta"):
+            getattr(torch.ops.dfgnn, name)(*unnamed, **named)

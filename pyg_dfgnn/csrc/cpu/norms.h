@@ -39,7 +39,8 @@ struct Norms {
       const A length = norm(x, args.size), r = reciprocal(length, eps), dot = inner(x, g, args.size);
       const A project = length > eps ? r * r * dot : A(0);
       const A factor = args.beta ? r * static_cast<const A*>(args.beta)[row % args.heads] : r;
-      static_cast<A*>(args.projection)[row] = r * dot;
+      // A row that nothing came back to has no part in the projection, even if it is not a number.
+      static_cast<A*>(args.projection)[row] = dot == dot || inner(g, g, args.size) != A(0) ? r * dot : A(0);
       const auto columns = [&](const auto& load_columns) __attribute__((always_inline)) {
         const Vector<A> sum = factor * (load_columns(g) - project * load_columns(x));
         return added ? sum + load_columns(added) : sum;
