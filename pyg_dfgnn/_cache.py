@@ -1,10 +1,11 @@
 """One conversion per ``edge_index`` object, however many layers and epochs use it.
 
 The cache holds what was built from an object for as long as that object lives, and keeps no tensor
-of it alive. An entry is valid for one version of the object: a change in place, counted by torch in
-``Tensor._version``, ends it. (A change that torch does not see, through ``.data`` or shared NumPy
-memory, is not seen here either.) An entry is whole before any other thread can see it; two threads
-that come first at the same time build the same twice.
+of it alive; of what was built for many numbers of nodes, the latest. An entry is valid for one
+version of the object: a change in place, counted by torch in ``Tensor._version``, ends it. (What
+torch does not see, a change through ``.data``, shared NumPy memory or a collective of
+``torch.distributed``, is not seen here either.) An entry is whole before any other thread can see
+it; two threads that come first at the same time build the same twice.
 """
 
 from collections.abc import Callable, Hashable
@@ -20,6 +21,9 @@ from torch_geometric.typing import SparseTensor
 Built = TypeVar("Built")
 
 _entries = WeakIdKeyDictionary()
+
+# Of what was built from one object; the oldest goes first.
+MOST = 16
 
 
 def is_eager(edge_index: Union[Tensor, SparseTensor]) -> bool:
@@ -39,8 +43,7 @@ def is_eager(edge_index: Union[Tensor, SparseTensor]) -> bool:
 
 def lookup(edge_index: Any, arguments: tuple[Hashable, ...], build: Callable[..., Built]) -> Built:
     """``build(edge_index, *arguments)``, or what it returned before for the same."""
-    tensors = _tensors(edge_index)
-    version = _version(tensors)
+    version = _version(edge_index)
     known_version, built = _entries.get(edge_index, (None, {}))
     if known_version == version and arguments in built:
         return built[arguments]
@@ -48,15 +51,15 @@ def lookup(edge_index: Any, arguments: tuple[Hashable, ...], build: Callable[...
     with torch.inference_mode(False), torch.no_grad():
         result = build(edge_index, *arguments)
     if version is not None:
-        known: dict[tuple[Hashable, ...], Any] = built if known_version == version else {}
-        _entries[edge_index] = (version, {**known, arguments: result})
+        kept = list(built.items())[1 - MOST :] if known_version == version else []
+        _entries[edge_index] = (version, dict([*kept, (arguments, result)]))
     return result
 
 
 def known(edge_index: Any, arguments: tuple[Hashable, ...]) -> Any:
     """What :func:`lookup` would return without building; None where it would build."""
     version, built = _entries.get(edge_index, (None, {}))
-    return built.get(arguments) if version == _version(_tensors(edge_index)) else None
+    return built.get(arguments) if version == _version(edge_index) else None
 
 
 def _tensors(edge_index: Union[Tensor, SparseTensor]) -> tuple[Tensor, ...]:
@@ -70,8 +73,14 @@ def _tensors(edge_index: Union[Tensor, SparseTensor]) -> tuple[Tensor, ...]:
     return (edge_index._indices() if edge_index.is_sparse else edge_index,)
 
 
-def _version(tensors: tuple[Tensor, ...]) -> Optional[tuple[Hashable, ...]]:
+def _version(edge_index: Any) -> Optional[tuple[Hashable, ...]]:
     """What differs after any change; None where torch counts no versions (inference tensors)."""
-    if any(t.is_inference() for t in tensors):
+    tensors = _tensors(edge_index)
+    # What is done to an EdgeIndex counts there, and what is done to its tensor counts here.
+    counting = (edge_index, *tensors) if isinstance(edge_index, EdgeIndex) else tensors
+    if any(t.is_inference() for t in counting):
         return None
-    return tuple((t._version, t.data_ptr(), t.shape) for t in tensors)
+    return (
+        *(t._version for t in counting),
+        *((t.data_ptr(), t.shape) for t in tensors),
+    )

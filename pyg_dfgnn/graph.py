@@ -70,6 +70,9 @@ class Graph(NamedTuple):
         )
 
 
+torch.serialization.add_safe_globals([Graph])  # so that torch.load reads it
+
+
 def build_graph(
     edge_index: Union[Tensor, SparseTensor],
     num_src: int,
@@ -90,7 +93,7 @@ def build_graph(
             transposed adjacency ``[num_dst, num_src]`` as a ``torch_sparse.SparseTensor`` or a
             torch.sparse tensor (CSR, or COO that is coalesced). What a SparseTensor, a CSR tensor
             or a sorted ``EdgeIndex`` of known size has cached is reused (unless self-loops are
-            added), and what an ``EdgeIndex`` has not is filled in.
+            added); nothing is cached there.
         num_src: The number of source nodes.
         num_dst: The number of destination nodes.
         self_loops: Drop the self-loops of the graph, then add one for each node ``i < min(num_src,
@@ -186,14 +189,38 @@ def _convert(
             return convert_csr(rowptr, col, num_src, num_dst)
     src, dst = endpoints(edge_index, flow)
     with_tiles = src.is_cuda and num_src == num_dst
-    rowptr, col, eid, colptr, row, perm, tiles, stats = torch.ops.dfgnn.compress(
-        src, dst, num_src, num_dst, self_loops=self_loops, with_tiles=with_tiles
+    rowptr, col, eid, colptr, row, perm, tiles, stats = _compress(
+        src, dst, num_src, num_dst, self_loops, with_tiles
     )
     graph = Graph(
         rowptr, col, eid, colptr, row, perm, num_dst, num_src, -1, self_loops,
         tiles if with_tiles else None,
     )  # fmt: skip
     return graph, stats
+
+
+_Compressed = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _compress(
+    src: Tensor, dst: Tensor, num_src: int, num_dst: int, self_loops: bool, with_tiles: bool
+) -> _Compressed:
+    if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code has no tensors for sizes)
+        if torch.jit.is_tracing():  # sizes are tensors then, and an operator's would be constants
+            nodes = (n if isinstance(n, Tensor) else torch.full([], n) for n in (num_src, num_dst))
+            return _compress_traced(src, dst, *nodes, self_loops, with_tiles)
+    return torch.ops.dfgnn.compress(
+        src, dst, num_src, num_dst, self_loops=self_loops, with_tiles=with_tiles
+    )
+
+
+@torch.jit.script_if_tracing
+def _compress_traced(
+    src: Tensor, dst: Tensor, num_src: Tensor, num_dst: Tensor, self_loops: bool, with_tiles: bool
+) -> _Compressed:
+    return torch.ops.dfgnn.compress(
+        src, dst, int(num_src), int(num_dst), self_loops=self_loops, with_tiles=with_tiles
+    )
 
 
 def _with_tiles(g: Graph, stats: Tensor) -> tuple[Graph, Tensor]:
@@ -341,22 +368,26 @@ def _build_eager(
     flow: str,
 ) -> Graph:
     """As :func:`_build_checked`, by what is known: the structure of a batch that was computed
-    graph by graph, an EdgeIndex's own caches where it has or can fill them."""
+    graph by graph, an EdgeIndex's own caches where it has them."""
     prepared = _cache.known(edge_index, PREPARED)
     if prepared is not None and (num_src, num_dst, flow) == prepared.fits:
         return prepared.graph(self_loops)
-    if not self_loops and _compresses_itself(edge_index, num_src, num_dst, flow):
+    if not self_loops and _is_compressed(edge_index, num_src, num_dst, flow):
         graph, _ = with_numbers(*_convert_edge_index(edge_index, flow))
         return with_tile_data(graph)
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)
 
 
-def _compresses_itself(edge_index: Any, num_src: int, num_dst: int, flow: str) -> bool:
-    """Whether this is a sorted EdgeIndex of known size (which is not ours to set), in range."""
+def _is_compressed(edge_index: Any, num_src: int, num_dst: int, flow: str) -> bool:
+    """Whether this is a sorted EdgeIndex of that size, in range, whose caches are filled. They are
+    not ours to fill: PyG's operations carry them over to edges that they are not of."""
     if not isinstance(edge_index, EdgeIndex) or not edge_index.is_sorted:
         return False
     sizes = (num_src, num_dst) if flow == "source_to_target" else (num_dst, num_src)
     if (edge_index.num_rows, edge_index.num_cols) != sizes:
+        return False
+    caches = (edge_index._indptr, edge_index._T_perm, edge_index._T_indptr, *edge_index._T_index)
+    if any(cache is None for cache in caches):
         return False
     nodes = edge_index.as_tensor()
     limits = torch.tensor(sizes, device=nodes.device).unsqueeze(-1)

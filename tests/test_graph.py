@@ -69,7 +69,8 @@ def test_torch_sparse(name, self_loops, layout, device):
 @pytest.mark.parametrize("order", ["row", "col"])
 @pytest.mark.parametrize("is_filled", [False, True])
 def test_caches_of_an_edge_index(name, flow, order, is_filled, device, monkeypatch):
-    """Read where they are there, filled where not, and nothing is sorted by us."""
+    """Read where they are there, and nothing is sorted then; not filled where they are not, as PyG
+    takes them along when it sorts and flips the edges."""
     csr = graphs.make(name, device)
     edge_index = edge_index_of(csr)
     sizes = (csr.num_src, csr.num_dst)
@@ -89,9 +90,14 @@ def test_caches_of_an_edge_index(name, flow, order, is_filled, device, monkeypat
     assert sorted(edges_of(graph)) == sorted(expected)
     check_by_source(graph)
     assert graph.max_degree == max([0, *graph.rowptr.diff().tolist()])
-    assert edge_index._indptr is not None
-    assert edge_index._T_perm is not None
-    assert edge_index._T_indptr is not None
+    for cache in (edge_index._indptr, edge_index._T_perm, edge_index._T_indptr):
+        assert (cache is not None) == is_filled
+
+
+def test_saved(tmp_path):
+    graph = build_graph(torch.tensor([[0, 1], [1, 0]]), 2, 2)
+    torch.save(graph, tmp_path / "graph.pt")
+    torch.testing.assert_close(torch.load(tmp_path / "graph.pt"), graph)
 
 
 def test_edge_index_of_unknown_size():

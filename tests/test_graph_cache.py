@@ -39,6 +39,7 @@ def test_one_conversion_per_object(conversions, device):
 def test_cache_keeps_nothing_alive():
     edge_index, _ = hub()
     adj_t = transposed(edge_index, 40, 40)
+    gc.collect()  # what other tests left
     before = len(pyg_dfgnn._cache._entries)
     watched = [weakref.ref(build_graph(e, 40, 40).rowptr) for e in (edge_index, adj_t)]
     assert all(ref() is not None for ref in watched)
@@ -79,12 +80,38 @@ def test_change_of_edge_index_object_in_place():
     assert build_graph(edge_index, 40, 40).col.tolist() == [3] * edge_index.size(1)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: e.fill_(3),
+        lambda e: e.copy_(torch.full_like(e.as_tensor(), 3)),
+        lambda e: e[0].fill_(3),
+        lambda e: e.__setitem__((slice(None), slice(None)), 3),
+        lambda e: e.clamp_(3, 3),
+    ],
+)
+def test_change_of_edge_index_object_by_itself(change):
+    edge_index = EdgeIndex(hub()[0], sparse_size=(40, 40))
+    build_graph(edge_index, 40, 40)
+    change(edge_index)
+    assert build_graph(edge_index, 40, 40).col.tolist() == [3] * edge_index.size(1)
+
+
 def test_change_of_sparse_tensor_in_place():
     edge_index, _ = hub()
     adj_t = transposed(edge_index, 40, 40)
     build_graph(adj_t, 40, 40)
     adj_t.storage.col().fill_(3)
     assert build_graph(adj_t, 40, 40).col.tolist() == [3] * edge_index.size(1)
+
+
+def test_few_are_kept_of_one_object(conversions):
+    edge_index, _ = hub()
+    for nodes in (*range(40, 80), 79, 78):
+        build_graph(edge_index, nodes, nodes)
+    assert len(conversions) == 40
+    _, kept = pyg_dfgnn._cache._entries[edge_index]
+    assert len(kept) == pyg_dfgnn._cache.MOST
 
 
 def test_reused_identity(conversions):
