@@ -10,10 +10,12 @@ large graph whose nodes come in no such order, ``ReorderNodes`` makes one, once:
 
 import importlib
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
 METHODS = ("rcm", "degree", "community")
@@ -54,15 +56,21 @@ def node_order(edge_index: Tensor, num_nodes: int, method: str) -> Tensor:
 class ReorderNodes(BaseTransform):
     """Renumbers the nodes of a graph.
 
-    Attributes of nodes follow, and ``edge_index`` and ``edge_label_index`` name the nodes by their
-    new numbers; edges, and what belongs to them, keep their order. ``data.restore_index`` (int64,
-    ``[N]``) is the new place of every node: ``out[data.restore_index]`` is in the order of before,
-    also where a graph went through this more than once, and in a batch.
+    Attributes of nodes follow, and attributes of nodes' numbers name them by their new ones (what
+    PyG takes for such: integers that are called ``face``, or have "index" in their name). Edges
+    keep their order, with what belongs to them. ``data.restore_index`` (int64, ``[N]``) is the new
+    place of every node: ``out[data.restore_index]`` is in the order of before, also where a graph
+    went through this more than once, and in a batch that is made of such graphs.
 
     Comes before :class:`pyg_dfgnn.transforms.PrecomputeGraph`.
 
     Args:
         method: See :func:`node_order`.
+
+    Raises:
+        TypeError: of data that is no ``Data``.
+        ValueError: of an unknown method, a batch, or edges that are not in ``edge_index`` alone.
+        IndexError: an attribute of nodes' numbers holds one that is out of range.
     """
 
     def __init__(self, method: str = "rcm") -> None:
@@ -77,24 +85,51 @@ class ReorderNodes(BaseTransform):
             raise ValueError(
                 "data: expected its edges in edge_index, got " + ", ".join(data.keys())
             )
+        if isinstance(data, Batch):
+            raise ValueError(
+                "data: expected a single graph, got a batch: renumber its graphs first"
+            )
+        for name in ("adj", "adj_t"):
+            if name in data:
+                raise ValueError(f"data: expected its edges in edge_index alone, got {name} too")
         num_nodes = int(data.num_nodes or 0)
+        attributes = data.to_dict()
+        numbers = {name: t for name, t in attributes.items() if _are_numbers(name, t)}
+        for name, value in numbers.items():
+            if value.numel() > 0 and not 0 <= int(value.min()) <= int(value.max()) < num_nodes:
+                raise IndexError(
+                    f"{name}: expected nodes from 0 to {num_nodes - 1}, got "
+                    f"{int(value.min())} to {int(value.max())}"
+                )
         order = node_order(data.edge_index, num_nodes, self.method)
         place = torch.empty_like(order)
         place[order] = torch.arange(num_nodes, device=order.device)
-        for name, value in data.to_dict().items():
-            if not isinstance(value, Tensor):
-                continue
-            if name == RESTORE or name.endswith(("edge_index", "edge_label_index")):
-                data[name] = place[value]
+        for name, value in attributes.items():
+            if name in numbers:
+                data[name] = place.to(value)[value]
             elif data.is_node_attr(name):
-                dim = data.__cat_dim__(name, value)
-                data[name] = value.index_select(dim, order.to(value.device))
+                data[name] = take(value, order, data.__cat_dim__(name, value))
         if RESTORE not in data:
             data[RESTORE] = place
         return data
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.method!r})"
+
+
+def _are_numbers(name: str, value: Any) -> bool:
+    """Whether an attribute names nodes by their numbers, as far as PyG knows."""
+    is_integer = isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64)
+    return is_integer and ("index" in name or name == "face")
+
+
+def take(value: Any, order: Tensor, dim: int) -> Any:
+    """An attribute of nodes or edges, a tensor, an array or a list, in another order."""
+    if isinstance(value, Tensor):
+        return value.index_select(dim, order.to(value.device))
+    if isinstance(value, np.ndarray):
+        return value.take(order.cpu().numpy(), axis=dim)
+    return type(value)(value[i] for i in order.tolist())
 
 
 def _reverse_cuthill_mckee(edge_index: Tensor, num_nodes: int) -> Tensor:

@@ -22,6 +22,7 @@ from torch_geometric.transforms import BaseTransform
 from . import _cache
 from ._side_by_side import TILE_STRIDE, SideBySide
 from .graph import PREPARED, Graph, build_graph
+from .reorder import take
 
 # Attributes. By their names, PyG concatenates them along the first dimension and adds nothing to
 # them, and finds the number of nodes and of edges in them.
@@ -147,8 +148,7 @@ class PrecomputeGraph(BaseTransform):
         order = (edge_index[1].long() * num_nodes + edge_index[0]).argsort(stable=True)
         for name in data._store.edge_attrs():
             value = data._store[name]
-            dim = data.__cat_dim__(name, value)
-            data._store[name] = value.index_select(dim, order.to(value.device))
+            data._store[name] = take(value, order, data.__cat_dim__(name, value))
         edge_index = edge_index.index_select(1, order)
 
         graph = build_graph(edge_index.cpu(), num_nodes, num_nodes)

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 from layers import LAYERS, make
@@ -109,6 +110,23 @@ def test_before_precomputed():
     torch.testing.assert_close(found, conv(before.x, before.edge_index), rtol=1e-4, atol=1e-5)
 
 
+def test_other_kinds_of_attributes():
+    """Arrays and lists of nodes follow, numbers of nodes are new, others stay."""
+    data = path()
+    numbers = torch.tensor([3, 30, 7])
+    data.array, data.names = np.arange(40), [f"node {i}" for i in range(40)]
+    data.train_index, data.face = numbers, numbers.view(3, 1).int()
+    data.list = [1, 2]
+    moved = ReorderNodes("degree")(data.clone())
+    order = moved.y  # what each place was
+    assert moved.array.tolist() == order.tolist()
+    assert moved.names == [f"node {i}" for i in order.tolist()]
+    assert order[moved.train_index].tolist() == numbers.tolist()
+    assert order[moved.face.flatten()].tolist() == numbers.tolist()
+    assert moved.face.dtype == torch.int32
+    assert moved.list == [1, 2]
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("nodes", [0, 1, 3])
 def test_no_edges(method, nodes):
@@ -127,6 +145,16 @@ def test_errors(monkeypatch):
         ReorderNodes()(Data(y=torch.zeros(3)))
     with pytest.raises(ValueError, match="edges in edge_index"):
         ReorderNodes()(PrecomputeGraph()(path()))
+    with pytest.raises(ValueError, match="a single graph, got a batch"):
+        ReorderNodes()(Batch.from_data_list([path(), path()]))
+    data = path()
+    data.adj_t = torch.eye(40).to_sparse()
+    with pytest.raises(ValueError, match="in edge_index alone, got adj_t"):
+        ReorderNodes()(data)
+    data = path()
+    data.edge_index[0, 0] = 40
+    with pytest.raises(IndexError, match="edge_index: expected nodes from 0 to 39, got 0 to 40"):
+        ReorderNodes()(data)
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(ImportError, match="method 'community' needs NetworkX, which is not inst"):
         node_order(path().edge_index, 40, "community")

@@ -5,6 +5,7 @@ import gc
 import pickle
 import weakref
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.nn
@@ -161,6 +162,22 @@ def test_edge_features_are_sorted_with_edges(layer, device):
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+def test_lists_and_arrays_of_edges_are_sorted_too():
+    edge_index = torch.tensor([[2, 0, 1], [0, 1, 2]])
+    names, array = ["to 0", "to 1", "to 2"], np.array([[0, 1, 2]]).T
+    data = PrecomputeGraph()(
+        Data(
+            edge_index=edge_index.flip(1),
+            edge_names=names[::-1],
+            edge_array=array[::-1],
+            num_nodes=3,
+        )
+    )
+    assert data.edge_index[1].tolist() == [0, 1, 2]
+    assert data.edge_names == names
+    assert data.edge_array.tolist() == array.tolist()
 
 
 def test_other_directions_and_sizes_are_converted(device):
