@@ -75,7 +75,8 @@ def load(name: str, root: str) -> Data:
     ``NAMES``, FileNotFoundError where the files are neither under ``root`` nor to be fetched.
     """
     if name not in PLANETOID + HETEROPHILOUS + LARGE:
-        raise ValueError(f"unknown dataset {name!r}; known: {', '.join(NAMES)}")
+        known = ", ".join(PLANETOID + HETEROPHILOUS + LARGE)
+        raise ValueError(f"name: expected one of {known}, got {name!r}")
     try:
         with contextlib.redirect_stderr(sys.stdout):  # PyG reports its downloads on stderr
             if name in PLANETOID:

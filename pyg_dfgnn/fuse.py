@@ -10,7 +10,7 @@ from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv import MessagePassing
 
 from . import nn
-from .nn._fused import OWN_ATTRIBUTES, FusedConv
+from .nn._fused import OWN_ATTRIBUTES, FusedConv, check_method
 
 
 class Swaps(NamedTuple):
@@ -41,12 +41,16 @@ def fuse(model: torch.nn.Module, method: str = "auto") -> Swaps:
 
     Args:
         model: A module, or a layer itself.
-        method: The method of the fused operators, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
+        method: That of the fused operators, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
     Returns:
         What was swapped, and what was left and why: layers that would not run fused, and those of
         derived classes, which may compute something else.
+
+    Raises:
+        ValueError: of an unknown method.
     """
+    check_method(method)
 
     def swap(layer: Any) -> str:
         reason = _why_not_to_fuse(layer)

@@ -330,6 +330,13 @@ def additive_v2_logits(
     )
 
 
+def _check_logits(logits: Tensor, graph: Graph) -> None:
+    if logits.dim() != 2 or logits.size(0) != graph.col.size(0):
+        raise RuntimeError(
+            f"logits: expected shape [E, heads] with E = {graph.col.size(0)}, got {logits.shape}"
+        )
+
+
 def logits_attention(
     logits: Tensor,
     v: Tensor,
@@ -346,6 +353,7 @@ def logits_attention(
     Returns:
         ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
     """
+    _check_logits(logits, graph)
     heads = logits.size(1)
     a_dst, a_src = logits.new_zeros(graph.num_dst, heads), logits.new_zeros(graph.num_src, heads)
     return additive_attention(
@@ -357,11 +365,13 @@ def edge_softmax(logits: Tensor, graph: Graph) -> Tensor:
     """The softmax of ``logits`` over the edges of each destination.
 
     Args:
-        logits: ``[E, heads]``, float32 or float64.
+        logits: ``[E, heads]``.
 
     Returns:
-        ``[E, heads]``, of ``logits``' dtype; 0 for entries of ``graph.col`` that are no edges.
+        ``[E, heads]``, float32 (float64 for float64); 0 for entries of ``graph.col`` that are no
+        edges.
     """
+    _check_logits(logits, graph)
     heads = logits.size(1)
     _, lse = torch.ops.dfgnn.attention(
         graph.rowptr,

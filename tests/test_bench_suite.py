@@ -54,6 +54,19 @@ def run(out, *options: str) -> dict[str, Record]:
     return Results.load(out).records
 
 
+@pytest.mark.parametrize("option", ["--batch-size", "--seeds", "--epochs"])
+def test_numbers_are_positive(option, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--out", str(tmp_path), option, "0"])
+    assert f"argument {option}: expected 1 or more, got 0" in capsys.readouterr().err
+
+
+def test_no_case(tmp_path, capsys):
+    options = ["--sections", "batch", "--names", "Cora", "--device", "cpu"]
+    assert main(["run", "--out", str(tmp_path), *options]) == 0
+    assert "No case of these sections is of these data sets" in capsys.readouterr().out
+
+
 def test_shared_cases_are_measured_once(toys, tmp_path):
     records = run(tmp_path, "--sections", "roofs", "preprocess")
     assert toys.measured == ["a", "b", "c", "d"]

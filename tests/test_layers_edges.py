@@ -41,6 +41,33 @@ def gradient_of_features(conv, x, edge_index, edge_attr):
     return leaf.grad
 
 
+@pytest.mark.parametrize("layer", LOOPED)
+@pytest.mark.parametrize("fill_value", FILL_VALUES, ids=str)
+def test_dropped_loops_may_have_any_features(layer, fill_value, device, fused):
+    """As reciprocal lengths have: those of a loop are infinite, and go with it."""
+    if isinstance(fill_value, torch.Tensor):
+        fill_value = fill_value.to(device)
+    ours, theirs = pair(layer, device, edge_dim=3, fill_value=fill_value)
+    edge_index, x = square("hub", device)
+    edge_index = torch.cat([edge_index, torch.tensor([[2, 5, 2], [2, 5, 2]], device=device)], 1)
+    edge_attr = edge_features(edge_index)
+    edge_attr[edge_index[0] == edge_index[1]] = torch.inf
+    assert_same_call(ours, theirs, x, edge_index, edge_attr)
+    expected = gradient_of_features(theirs, x, edge_index, edge_attr)
+    actual = gradient_of_features(ours, x, edge_index, edge_attr)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    assert actual.isfinite().all()
+    assert len(fused) == 2
+
+
+@pytest.mark.parametrize("layer", LOOPED)
+def test_no_fill_value(layer, device, fused):
+    ours, theirs = pair(layer, device, edge_dim=3, fill_value=None)
+    edge_index, x = square("hub", device)
+    assert_same_call(ours, theirs, x, edge_index, edge_features(edge_index))
+    assert len(fused) == 1
+
+
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
 @pytest.mark.parametrize("graph", ["hub", "multigraph", "empty_rows", "no_edges", "no_nodes"])
 @pytest.mark.parametrize("dim", [1, 3])

@@ -112,6 +112,17 @@ def test_transformer_errors():
     assert_same_error(ours, theirs, x, edge_index, edge_features(edge_index)[:, 0])
 
 
+def test_numbers_of_nodes_without_edges():
+    """What a node without edges has, be it no number, is nobody else's."""
+    ours, theirs = pair("AGNNConv", add_self_loops=False)
+    edge_index, x = torch.tensor([[0, 1], [1, 2]]), torch.randn(4, 8)
+    x[3] = torch.nan
+    for conv in (ours, theirs):
+        conv(x, edge_index)[:3].sum().backward()
+    torch.testing.assert_close(ours.beta.grad, theirs.beta.grad)
+    assert ours.beta.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_constructor_errors(layer):
     for arguments in ({"flow": "sideways"}, {"no_such_argument": 1}, {"aggr": "no_such"}):

@@ -1,8 +1,11 @@
 """Every form of graph that PyG's layers take."""
 
+import warnings
+
 import pytest
 import torch
 from layers import (
+    EDGE_LAYERS,
     FEATURES,
     LAYERS,
     VARIANTS,
@@ -10,6 +13,7 @@ from layers import (
     assert_same_call,
     assert_same_error,
     bipartite_layers,
+    edge_features,
     outputs_and_gradients,
     pair,
     square,
@@ -56,6 +60,15 @@ def test_edge_index_class_of_sources_only(device):
     for sizes in ((29, 13), (None, None)):
         edges = EdgeIndex(edge_index, sparse_size=sizes)
         assert_same_call(ours, theirs, (x, None), edges, size=(29, 13))
+
+
+@pytest.mark.parametrize("size", [(29, None), (None, 13), (None, None)])
+def test_gat_size_in_part(size, device):
+    ours, theirs = pair("GATConv", device, add_self_loops=False)
+    edge_index, (x_src, x_dst) = two_sided("bipartite", device)
+    assert_same_call(ours, theirs, (x_src, x_dst), edge_index, size=size)
+    if size[1] is None:
+        assert_same_call(ours, theirs, (x_src, None), edge_index, size=size)
 
 
 def test_gat_size(device, fused):
@@ -155,6 +168,40 @@ def test_torch_sparse(layer, layout, device, fused):
         adj_t = adj_t.coalesce()
     assert_same_call(ours, theirs, x, adj_t)
     assert len(fused) == 1
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_edges_of_an_edge_index_class_stay_as_they_are(layer, device):
+    """PyG's operations, which take its caches along, find none of ours in it."""
+    ours, theirs = variant(LAYERS[layer], device)
+    edge_index, x = square("hub", device)
+    nodes = x.size(0)
+    sorted_edges = EdgeIndex(edge_index, sparse_size=(nodes, nodes)).sort_by("row").values
+    ours(x, sorted_edges)
+    for other in (sorted_edges.sort_by("col").values, sorted_edges.flip(0), sorted_edges + 0):
+        expected = theirs(x, other.as_tensor())
+        for conv in (ours, theirs):
+            torch.testing.assert_close(conv(x, other), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("edge_dim", [None, 3])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_traced(layer, edge_dim, device):
+    """For graphs of other sizes, as PyG's."""
+    if edge_dim is not None and layer not in EDGE_LAYERS:
+        pytest.skip("has no edge features")
+    arguments = {} if edge_dim is None else {"edge_dim": edge_dim}
+    ours, theirs = (conv.eval() for conv in pair(layer, device, **arguments))
+
+    def call(name):
+        edge_index, x = square(name, device)
+        return (x, edge_index) if edge_dim is None else (x, edge_index, edge_features(edge_index))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sizes that are compared in Python
+        traced = torch.jit.trace(ours, call("hub"), check_trace=False)
+    for name in ("hub", "isolated"):
+        torch.testing.assert_close(traced(*call(name)), theirs(*call(name)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

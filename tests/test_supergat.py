@@ -7,6 +7,7 @@ from layers import assert_same_call, edge_index_of, features, pair, square, tran
 from torch_geometric import seed_everything
 
 import pyg_dfgnn
+import pyg_dfgnn.nn
 
 ARGUMENTS = [
     {},
@@ -81,3 +82,28 @@ def test_by_pyg(fused):
     actual, expected = losses(ours, theirs, x, edge_index)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert not fused
+
+
+def test_own_products(device, fused):
+    """Of a class, or of an object, that computes them in another way."""
+
+    def doubled(original):
+        return lambda *args, **kwargs: 2 * original(*args, **kwargs)
+
+    edge_index, x = square("hub", device)
+    ours, theirs = (conv.eval() for conv in pair("SuperGATConv", device))
+    plain = ours(x, edge_index)
+    assert len(fused) == 1
+    for conv in (ours, theirs):
+        conv.get_attention = doubled(conv.get_attention)
+    assert_same_call(ours, theirs, x, edge_index)
+    assert not torch.allclose(ours(x, edge_index), plain)
+
+    class Own(pyg_dfgnn.nn.SuperGATConv):
+        def get_attention(self, *args, **kwargs):
+            return 2 * super().get_attention(*args, **kwargs)
+
+    own = Own(8, 5, heads=2).to(device).eval()
+    own.load_state_dict(ours.state_dict())
+    assert_same_call(own, theirs, x, edge_index)
+    assert len(fused) == 1

@@ -30,6 +30,14 @@ from .scope import Scope
 from .sections import SECTIONS
 
 
+def positive(text: str) -> int:
+    """A number of things, of which there is at least one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(
         prog="python -m pyg_dfgnn.bench",
@@ -47,9 +55,9 @@ def parser() -> argparse.ArgumentParser:
     add("--names", nargs="+", choices=names, metavar="NAME",
         help="data sets (default: those that suit the device): " + ", ".join(names))  # fmt: skip
     add("--dtypes", nargs="+", choices=list(DTYPES), help="default: fp32, on a GPU bf16 too")
-    add("--batch-size", type=int, help="graphs (default: 1024 on a GPU, 32 on a CPU)")
-    add("--seeds", type=int, help="of training (default 5)")
-    add("--epochs", type=int, help="of training (default 100)")
+    add("--batch-size", type=positive, help="graphs (default: 1024 on a GPU, 32 on a CPU)")
+    add("--seeds", type=positive, help="of training (default 5)")
+    add("--epochs", type=positive, help="of training (default 100)")
     add("--quick", action="store_true", help="some cases of each section")
     add("--root", nargs="+", default=[], help="folders of PyG's and OGB's data sets")
     add("--download", action="store_true", help="fetch missing data sets into the first root")
@@ -103,6 +111,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         if record.is_failed or "[error" in record.row["note"]:
             print(f"{record.row['note']}: {record.key}")
     print(f"{len(results.records)} results in {arguments.out / FILE}, {left} left to measure")
+    if not results.records and left == 0:
+        print("No case of these sections is of these data sets on this device")
     print(made)
     return 0
 

@@ -46,6 +46,8 @@ def with_loops(
 ) -> Tensor:
     """The features of all edges, among them those that PyG gives self-loops. Scriptable.
 
+    Those of loops that the graph had, and that were dropped, are 0, whatever they were.
+
     Args:
         edge_attr: ``[E]`` or ``[E, edge_dim]``, of the edges of ``edge_index``.
         graph: The structure.
@@ -61,14 +63,15 @@ def with_loops(
     if not graph.self_loops:
         return features
     loops = min(graph.num_src, graph.num_dst)
+    # The node of each edge; of loops that were dropped it is `bound`.
+    num_edges, bound = edge_attr.size(0), graph.num_dst
+    rows = destinations(graph)
+    nodes = rows if flow == "source_to_target" else graph.col.long()
+    is_kept = (rows < bound) & (graph.eid < num_edges)
+    eid = graph.eid.masked_fill(~is_kept, num_edges).long()
+    index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
+    features = features.masked_fill((index == bound).unsqueeze(1), 0.0)
     if isinstance(fill_value, str):
-        # Loops that the graph had and that were dropped count for nothing: their node is `bound`.
-        num_edges, bound = edge_attr.size(0), graph.num_dst
-        rows = destinations(graph)
-        nodes = rows if flow == "source_to_target" else graph.col.long()
-        is_kept = (rows < bound) & (graph.eid < num_edges)
-        eid = graph.eid.masked_fill(~is_kept, num_edges).long()
-        index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
         filled = _reduce(features, index, bound + 1, fill_value)[:loops]
     elif isinstance(fill_value, Tensor):
         value = fill_value.to(features.device, features.dtype)

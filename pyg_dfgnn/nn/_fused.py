@@ -28,6 +28,8 @@ else:
     NotGiven = Optional[Tensor]
     Given = bool
 
+METHODS = ("auto", "smmf", "pmf", "tile", "resident")
+
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 # What a subclass may define to change how messages are made; the fused operators would not call it.
@@ -39,6 +41,7 @@ _STEPS = (
     "update",
     "edge_update",
     "message_and_aggregate",
+    "get_attention",  # SuperGATConv's
 )
 
 # What FusedConv.set_up puts into a layer.
@@ -62,7 +65,7 @@ class FusedConv(MessagePassing):
     """The part of a layer that says whether a call runs fused; it goes before PyG's layer.
 
     Args:
-        method: ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``, as in :mod:`pyg_dfgnn.ops`.
+        method: ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
         args: The arguments of PyG's layer, like ``kwargs``.
     """
 
@@ -79,6 +82,7 @@ class FusedConv(MessagePassing):
 
     def set_up(self, method: str) -> None:
         """Gives a layer what ours have on top of PyG's; also one that just became ours in place."""
+        check_method(method)
         self.method = method
         if self._sums_messages():
             self.scripts_fused = True
@@ -189,6 +193,11 @@ class FusedConv(MessagePassing):
             or torch._C._functorch.peek_interpreter_stack() is not None
             or forward_ad._current_level >= 0
         )
+
+
+def check_method(method: str) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
 
 
 def has_kernels(value: Tensor) -> bool:

@@ -16,6 +16,11 @@ from ._fused import FusedConv, no_fused_path
 class LoopedConv(FusedConv):
     """A layer with ``attend_weighted``, and ``attend`` for calls that it does not take."""
 
+    def set_up(self, method: str) -> None:
+        super().set_up(method)
+        if vars(self)["fill_value"] is None:  # as PyG's add_self_loops has it
+            self.fill_value = 1.0
+
     def graph_of(
         self,
         edge_index: Union[Tensor, SparseTensor, Graph],
@@ -55,9 +60,9 @@ class LoopedConv(FusedConv):
         """The edges with self-loops, the aggregated messages, the attention weights."""
         x_src, x_dst = x
         num_nodes = x_src.size(0) if x_dst is None else min(x_src.size(0), x_dst.size(0))
-        if size is not None:
-            num_nodes = min(size[0], size[1])
         self_loops = self.add_self_loops and isinstance(edge_index, Tensor)
+        if size is not None and self_loops:
+            num_nodes = min(size[0], size[1])
         if not torch.jit.is_scripting() and self_loops and keeps_its_type(edge_index):
             edge_index, edge_attr = self.with_self_loops(edge_index, edge_attr, num_nodes)
             self_loops = False
@@ -108,4 +113,6 @@ def num_destinations(
         return edge_index.num_dst
     if isinstance(edge_index, SparseTensor):
         return edge_index.size(0)
-    return x_src.size(0) if size is None else size[1]
+    if size is None or size[1] is None:
+        return x_src.size(0)
+    return size[1]

@@ -18,7 +18,7 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
     """``torch_geometric.nn.AGNNConv`` with fused attention, and the same results.
 
     Args:
-        method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
+        method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
     All other arguments are those of ``torch_geometric.nn.AGNNConv``.
     """

@@ -27,7 +27,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
     """``torch_geometric.nn.GATConv`` with fused attention, and the same results.
 
     Args:
-        method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
+        method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
     All other arguments are those of ``torch_geometric.nn.GATConv``.
     """

@@ -26,7 +26,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
     """``torch_geometric.nn.GATv2Conv`` with fused attention, and the same results.
 
     Args:
-        method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
+        method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
     All other arguments are those of ``torch_geometric.nn.GATv2Conv``.
     """
@@ -174,14 +174,13 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         """The graph and features for its ``eid``; None where PyG's steps must run."""
         if self.lin_edge is not None and self_loops and is_adjacency(edge_index):
             return None  # PyG refuses it, or fills in values
-        edge_attr = edge_features(edge_index, edge_attr)
-        if edge_attr is None:
-            graph = self.graph_of(edge_index, x, None, self_loops)
-            return None if graph is None else (graph, None)
-        if self.lin_edge is None:  # PyG asserts
-            return None
         graph = self.graph_of(edge_index, x, None, self_loops)
         if graph is None:
+            return None
+        edge_attr = edge_features(edge_index, edge_attr)
+        if edge_attr is None:
+            return graph, None
+        if self.lin_edge is None:  # PyG asserts
             return None
         if not self.may_project(edge_attr, graph):
             return None

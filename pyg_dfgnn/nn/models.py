@@ -12,7 +12,7 @@ class GAT(models.GAT):
     """``torch_geometric.nn.models.GAT`` on our ``GATConv``, or ``GATv2Conv`` with ``v2=True``.
 
     Args:
-        method: The method of the fused operators, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
+        method: That of the fused operators, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
     All other arguments are those of ``torch_geometric.nn.models.GAT``.
     """

@@ -24,7 +24,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
     none (nor a ``get_attention_loss``).
 
     Args:
-        method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
+        method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
     All other arguments are those of ``torch_geometric.nn.SuperGATConv``.
     """

@@ -24,7 +24,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
     """``torch_geometric.nn.TransformerConv`` with fused attention, and the same results.
 
     Args:
-        method: The method of the fused operator, ``"auto"``, ``"smmf"``, ``"pmf"`` or ``"tile"``.
+        method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
     All other arguments are those of ``torch_geometric.nn.TransformerConv``.
     """

@@ -183,6 +183,16 @@ def test_logits_attention(device):
     torch.testing.assert_close(ops.logits_attention(logits, v, graph), expected)
 
 
+@pytest.mark.parametrize("wrong", [lambda t: t[:, 0], lambda t: t[1:]])
+def test_refused_logits(wrong):
+    csr = graphs.mixed()
+    logits, v = wrong(normal(csr, csr.capacity, 2)), normal(csr, csr.num_src, 2, 8)
+    with pytest.raises(RuntimeError, match=r"logits: expected shape .*, got"):
+        ops.edge_softmax(logits, graph_of(csr))
+    with pytest.raises(RuntimeError, match=r"logits: expected shape .*, got"):
+        ops.logits_attention(logits, v, graph_of(csr))
+
+
 @pytest.mark.parametrize(
     ("place", "change", "message"),
     [
