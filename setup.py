@@ -56,6 +56,12 @@ class BuildLibrary(build_ext):
             f"-DCMAKE_BUILD_TYPE={'Debug' if flag('DEBUG') else 'Release'}",
             f"-DWITH_CUDA={with_cuda}",
         ]
+        missing = [tool for tool in ("cmake", "ninja") if shutil.which(tool) is None]
+        if missing:
+            sys.exit(
+                f"pyg_dfgnn is built by cmake and ninja, and PATH has no {missing[0]}: "
+                "pip install cmake ninja, in the environment that is active"
+            )
         jobs = os.environ.get("MAX_JOBS")
         subprocess.check_call(configure)
         subprocess.check_call(["cmake", "--build", build, *(["--parallel", jobs] if jobs else [])])

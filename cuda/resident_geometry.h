@@ -56,8 +56,10 @@ DFGNN_EVERYWHERE constexpr int64_t batches_of_slices(int64_t of_nodes, int64_t l
 constexpr int64_t kTooMany = 1 << 14;
 constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degree) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
-  const int64_t at_most = slots_of_nodes(nodes) / kGroups * batches_of(max_degree);
-  if (max_degree >= 0 && at_most < batches) batches = at_most;
+  if (max_degree >= 0 && max_degree < kTooMany * kBatch) {
+    const int64_t at_most = slots_of_nodes(nodes) / kGroups * batches_of(max_degree);
+    if (at_most < batches) batches = at_most;
+  }
   return chunk_bytes_of(nodes) + row_bytes_of(nodes) + 2 * edge_bytes_of(batches);
 }
 constexpr int64_t backward_bytes(int64_t nodes, int64_t batches) {

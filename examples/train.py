@@ -34,7 +34,7 @@ def parse_args():
     add(
         "--method",
         default="auto",
-        choices=["auto", "smmf", "pmf", "tile"],
+        choices=["auto", "smmf", "pmf", "tile", "resident"],
         help="of the fused layers",
     )
     add("--compile", action="store_true", help="train under torch.compile")
@@ -53,6 +53,11 @@ def parse_args():
     for name in ("epochs", "hidden", "heads", "layers", "graphs", "batch_size"):
         if getattr(args, name) < 1:
             parser.error(f"argument --{name.replace('_', '-')}: must be at least 1")
+    if not 0 <= args.dropout <= 1:
+        parser.error("argument --dropout: must be from 0 to 1")
+    for name in ("lr", "weight_decay"):
+        if not 0 <= getattr(args, name) < float("inf"):
+            parser.error(f"argument --{name.replace('_', '-')}: must be at least 0")
     if args.hidden % args.heads:
         parser.error(f"--hidden ({args.hidden}) must be a multiple of --heads ({args.heads})")
     return args
@@ -74,6 +79,10 @@ def compare(args, task, nets: dict) -> dict:
 
 def main():
     args = parse_args()
+    try:
+        Path(args.out).mkdir(parents=True, exist_ok=True)  # before what it is for
+    except OSError as error:
+        fail(f"argument --out: {error}")
     torch.manual_seed(args.seed)
     start = time.perf_counter()
     try:
@@ -120,7 +129,6 @@ def main():
             twin.load_state_dict(net.state_dict())
         result |= compare(args, task, nets)
     out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
     name = f"{args.dataset}-{args.model}-{args.backend}-{args.seed}"
     (out / f"{name}.json").write_text(json.dumps(result, indent=1))
     report.plot(out / f"{name}.png", name, task.metric, history, result.get("times"))

@@ -31,6 +31,12 @@ def load() -> None:
     path = library_path()
     if not path.is_file():
         raise ImportError(f"The operators of pyg_dfgnn are missing: no file {path}. {_BUILD_HINT}")
+    loaded = {Path(name).resolve() for name in torch.ops.loaded_libraries}
+    if _is_registered() and path.resolve() not in loaded:  # which would end the process
+        raise ImportError(
+            f"{path} cannot be loaded: the operators of pyg_dfgnn are there, of another library. "
+            "Set DFGNN_LIBRARY to that one."
+        )
     try:
         torch.ops.load_library(path)
     except OSError as error:
@@ -38,6 +44,8 @@ def load() -> None:
             f"{path} does not load into torch {torch.__version__}; it was probably built for "
             f"another torch. {_BUILD_HINT} The loader says: {error.__cause__ or error}"
         ) from error
+    if not _is_registered():
+        raise ImportError(f"{path} is no library of pyg_dfgnn's operators. {_BUILD_HINT}")
     built_for = torch.ops.dfgnn.torch_version()
     if _minor(built_for) != _minor(torch.__version__):
         raise ImportError(
@@ -46,6 +54,10 @@ def load() -> None:
         )
     global has_cuda
     has_cuda = torch.ops.dfgnn.cuda_version() >= 0
+
+
+def _is_registered() -> bool:
+    return hasattr(torch.ops.dfgnn, "torch_version")
 
 
 def _minor(version: str) -> list[str]:

@@ -36,15 +36,22 @@ class SideBySide:
     def graph(self, self_loops: bool) -> Graph:
         """The same for whoever asks again."""
         if self_loops not in self.graphs:
-            rowptr, col, eid, colptr, row, perm, tiles = torch.ops.dfgnn.side_by_side(
-                *self.arguments, self_loops=self_loops
-            )
-            graph = Graph(
-                rowptr, col, eid, colptr, row, perm, self.num_nodes, self.num_nodes, -1, self_loops,
-                tiles, self.tile_blocks, *self._tile_sizes(col.numel()),
-            )  # fmt: skip
-            self.graphs[self_loops] = with_tile_data(graph)
+            if torch.is_inference_mode_enabled():  # whose tensors later training could not use
+                with torch.inference_mode(False), torch.no_grad():
+                    self.graphs[self_loops] = self._make(self_loops)
+            else:
+                self.graphs[self_loops] = self._make(self_loops)
         return self.graphs[self_loops]
+
+    def _make(self, self_loops: bool) -> Graph:
+        rowptr, col, eid, colptr, row, perm, tiles = torch.ops.dfgnn.side_by_side(
+            *self.arguments, self_loops=self_loops
+        )
+        graph = Graph(
+            rowptr, col, eid, colptr, row, perm, self.num_nodes, self.num_nodes, -1, self_loops,
+            tiles, self.tile_blocks, *self._tile_sizes(col.numel()),
+        )  # fmt: skip
+        return with_tile_data(graph)
 
     def _tile_sizes(self, num_edges: int) -> tuple[int, int]:
         """Nodes and batches of the largest tile as the host can tell, from averages: where one does
@@ -53,6 +60,15 @@ class SideBySide:
         mean, degree = num_nodes / graphs, num_edges / num_nodes
         nodes = int(1.125 * mean if mean >= TILE_STRIDE else TILE_STRIDE + mean) + 1
         return nodes, int(nodes * (degree + 1) / 16 + degree) + 2
+
+    def is_of(self, edge_index: Tensor) -> bool:
+        """Whether these are its edges; waits for the device."""
+        if tuple(edge_index.shape) != (2, self.num_edges):
+            return False
+        try:
+            return torch.equal(self.edge_index(), edge_index.long())
+        except RuntimeError:  # its numbers fit no graph
+            return False
 
     def edge_index(self) -> Tensor:
         """``[2, E]``, int64, sorted by destination and then by source."""

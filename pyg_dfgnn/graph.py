@@ -1,6 +1,6 @@
 """The graph structure that the operators read, built from what PyG calls ``edge_index``."""
 
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import torch
 import torch_geometric.typing
@@ -91,9 +91,9 @@ def build_graph(
     Args:
         edge_index: ``[2, E]``, the source and the destination of each edge, int32 or int64; or the
             transposed adjacency ``[num_dst, num_src]`` as a ``torch_sparse.SparseTensor`` or a
-            torch.sparse tensor (CSR, or COO that is coalesced). What a SparseTensor, a CSR tensor
-            or a sorted ``EdgeIndex`` of known size has cached is reused (unless self-loops are
-            added); nothing is cached there.
+            torch.sparse tensor (CSR, or COO that is coalesced). What a SparseTensor has cached
+            is reused (unless self-loops are added); what an ``EdgeIndex`` has is not, as it may be
+            of edges that it had before.
         num_src: The number of source nodes.
         num_dst: The number of destination nodes.
         self_loops: Drop the self-loops of the graph, then add one for each node ``i < min(num_src,
@@ -104,6 +104,8 @@ def build_graph(
         ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size.
         IndexError: ``edge_index`` holds a node that is out of range.
     """
+    if num_src < 0 or num_dst < 0:
+        raise ValueError(f"num_src, num_dst: expected numbers >= 0, got {num_src} and {num_dst}")
     is_flow = flow == "source_to_target" or flow == "target_to_source"
     if not is_flow or not is_convertible(edge_index, num_src, num_dst, flow):
         raise ValueError(
@@ -262,7 +264,6 @@ def convert_csr(
     num_src: int,
     num_dst: int,
     csc: Optional[tuple[Tensor, Tensor, Tensor]] = None,
-    eid: Optional[Tensor] = None,
 ) -> tuple[Graph, Tensor]:
     """The same of what is compressed already: by destination, perhaps by source, too."""
     degrees = torch.cat([rowptr.diff(), rowptr.new_zeros(1)])
@@ -274,9 +275,7 @@ def convert_csr(
         colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, num_src)
     else:
         colptr, row, perm = csc[0].to(dtype), csc[1].to(dtype), csc[2].to(dtype)
-    if eid is None:
-        eid = torch.arange(col.numel(), dtype=dtype, device=col.device)
-    eid = eid.to(dtype)
+    eid = torch.arange(col.numel(), dtype=dtype, device=col.device)
     return _with_tiles(Graph(rowptr, col, eid, colptr, row, perm, num_dst, num_src), stats)
 
 
@@ -367,41 +366,8 @@ def _build_eager(
     self_loops: bool,
     flow: str,
 ) -> Graph:
-    """As :func:`_build_checked`, by what is known: the structure of a batch that was computed
-    graph by graph, an EdgeIndex's own caches where it has them."""
+    """As :func:`_build_checked`, or the structure of a batch that was computed graph by graph."""
     prepared = _cache.known(edge_index, PREPARED)
     if prepared is not None and (num_src, num_dst, flow) == prepared.fits:
         return prepared.graph(self_loops)
-    if not self_loops and _is_compressed(edge_index, num_src, num_dst, flow):
-        graph, _ = with_numbers(*_convert_edge_index(edge_index, flow))
-        return with_tile_data(graph)
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)
-
-
-def _is_compressed(edge_index: Any, num_src: int, num_dst: int, flow: str) -> bool:
-    """Whether this is a sorted EdgeIndex of that size, in range, whose caches are filled. They are
-    not ours to fill: PyG's operations carry them over to edges that they are not of."""
-    if not isinstance(edge_index, EdgeIndex) or not edge_index.is_sorted:
-        return False
-    sizes = (num_src, num_dst) if flow == "source_to_target" else (num_dst, num_src)
-    if (edge_index.num_rows, edge_index.num_cols) != sizes:
-        return False
-    caches = (edge_index._indptr, edge_index._T_perm, edge_index._T_indptr, *edge_index._T_index)
-    if any(cache is None for cache in caches):
-        return False
-    nodes = edge_index.as_tensor()
-    limits = torch.tensor(sizes, device=nodes.device).unsqueeze(-1)
-    return bool(((nodes >= 0) & (nodes < limits)).all())
-
-
-def _convert_edge_index(edge_index: EdgeIndex, flow: str) -> tuple[Graph, Tensor]:
-    by_src, by_dst = edge_index.get_csr(), edge_index.get_csc()
-    if flow == "target_to_source":
-        by_src, by_dst = by_dst, by_src
-    (rowptr, col), eid = by_dst
-    (colptr, row), perm = by_src
-    num_src, num_dst = colptr.numel() - 1, rowptr.numel() - 1
-    if perm is None:  # sorted by source
-        perm = torch.empty_like(eid)
-        perm[eid] = torch.arange(eid.numel(), dtype=eid.dtype, device=eid.device)
-    return convert_csr(rowptr, col, num_src, num_dst, (colptr, row, perm), eid)

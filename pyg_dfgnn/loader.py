@@ -237,8 +237,11 @@ class _Chosen:
 
     def __init__(self, indices: Tensor, length: int, device: torch.device) -> None:
         is_index = indices.dtype != torch.bool and not indices.is_floating_point()
-        if indices.numel() > 0 and not is_index:
-            raise IndexError(f"indices: expected integers, got {indices.dtype}")
+        if indices.dim() != 1 or (indices.numel() > 0 and not is_index):
+            raise IndexError(
+                f"indices: expected integers in a list, got {indices.dtype} of shape "
+                f"{list(indices.shape)}"
+            )
         if indices.numel() == 0 or not 0 <= int(indices.min()) <= int(indices.max()) < length:
             raise IndexError(
                 f"indices: expected graphs from 0 to {length - 1}, at least one, got {indices}"

@@ -30,6 +30,13 @@ from torch import Tensor
 from .graph import Graph
 
 
+def _seed(dropout_p: float, like: Tensor) -> Optional[Tensor]:
+    """As the operators draw it, but where TorchScript sees that two calls are not the same."""
+    if dropout_p > 0.0:
+        return torch.randint(0x7FFFFFFFFFFFFFFF, [1], device=like.device)
+    return None
+
+
 def dot_attention(
     q: Tensor,
     k: Tensor,
@@ -62,7 +69,7 @@ def dot_attention(
         scale,
         bias,
         dropout_p,
-        None,
+        _seed(dropout_p, graph.col),
         graph.colptr,
         graph.row,
         graph.perm,
@@ -105,7 +112,7 @@ def cosine_attention(
         beta,
         bias,
         dropout_p,
-        None,
+        _seed(dropout_p, graph.col),
         graph.colptr,
         graph.row,
         graph.perm,
@@ -155,7 +162,7 @@ def additive_attention(
         a_edge,
         bias,
         dropout_p,
-        None,
+        _seed(dropout_p, graph.col),
         graph.colptr,
         graph.row,
         graph.perm,
@@ -201,7 +208,7 @@ def additive_v2_attention(
         bias,
         dropout_p,
         negative_slope,
-        None,
+        _seed(dropout_p, graph.col),
         graph.colptr,
         graph.row,
         graph.perm,
@@ -331,9 +338,11 @@ def additive_v2_logits(
 
 
 def _check_logits(logits: Tensor, graph: Graph) -> None:
-    if logits.dim() != 2 or logits.size(0) != graph.col.size(0):
+    is_right = logits.dim() == 2 and logits.is_floating_point()
+    if not is_right or logits.size(0) != graph.col.size(0) or logits.size(1) < 1:
         raise RuntimeError(
-            f"logits: expected shape [E, heads] with E = {graph.col.size(0)}, got {logits.shape}"
+            f"logits: expected floating point numbers of shape [E, heads], "
+            f"E = {graph.col.size(0)}, got {logits.dtype} of shape {logits.shape}"
         )
 
 
@@ -386,6 +395,7 @@ def edge_softmax(logits: Tensor, graph: Graph) -> Tensor:
         perm=graph.perm,
         max_degree=graph.max_degree,
     )
+    lse = lse.masked_fill(lse == -torch.inf, 0.0)  # of rows all of whose logits are
     of_edge = additive_logits(lse, lse.new_zeros([graph.num_src, heads]), graph)
     positions = torch.arange(logits.size(0), device=logits.device).unsqueeze(1)
     return (logits - of_edge).masked_fill(positions >= graph.rowptr[-1], -torch.inf).exp()

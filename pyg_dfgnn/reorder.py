@@ -129,6 +129,8 @@ def take(value: Any, order: Tensor, dim: int) -> Any:
         return value.index_select(dim, order.to(value.device))
     if isinstance(value, np.ndarray):
         return value.take(order.cpu().numpy(), axis=dim)
+    if type(value) not in (list, tuple):
+        return value  # a named tuple, for one, whose length says nothing
     return type(value)(value[i] for i in order.tolist())
 
 

@@ -11,6 +11,7 @@ the batch is made of it without waiting, and ``batch.edge_index`` is known to ha
         out = model(batch.x, batch.edge_index)
 """
 
+import copy
 from typing import Optional
 
 import torch
@@ -46,7 +47,9 @@ class PrecomputedData(Data):
         """``[2, E]``, int64, sorted by destination and then by source.
 
         The same object every time; :func:`pyg_dfgnn.build_graph`, and so every layer, finds the
-        structure by it. Raises ValueError of a batch without ``ptr``.
+        structure by it. One that is stored is compared with the structure first, once, for which
+        this waits: what takes some of the edges may not know the other attributes. Raises
+        ValueError of a batch without ``ptr``.
         """
         kept = self._store.get("edge_index")
         if PERM not in self._store:
@@ -56,7 +59,11 @@ class PrecomputedData(Data):
             return prepared.edge_index() if kept is None else kept
         if kept is None:
             kept = _cache.lookup(perm, ("edge_index",), lambda _, _name: prepared.edge_index())
-        _cache.lookup(kept, PREPARED, lambda _, _name: prepared)
+            _cache.lookup(kept, PREPARED, lambda _, _name: prepared)
+        else:
+            _cache.lookup(
+                kept, PREPARED, lambda _, _name: prepared if prepared.is_of(kept) else None
+            )
         return kept
 
     @edge_index.setter
@@ -66,6 +73,19 @@ class PrecomputedData(Data):
         for name in (DEGREES, PERM, WORK):
             self._store.pop(name, None)
         self._store.edge_index = edge_index
+
+    def subgraph(self, subset: Tensor) -> Data:
+        """As PyG's; without the structure, which is of all edges."""
+        return Data.subgraph(self._without_structure(), subset)
+
+    def edge_subgraph(self, subset: Tensor) -> Data:
+        """As PyG's; without the structure, which is of all edges."""
+        return Data.edge_subgraph(self._without_structure(), subset)
+
+    def _without_structure(self) -> "PrecomputedData":
+        data = copy.copy(self)
+        data.edge_index = self.edge_index
+        return data
 
     def graph(self, self_loops: bool = False) -> Graph:
         """The structure, an argument of layers in the place of ``edge_index``.

@@ -66,6 +66,17 @@ def test_launches(backend, lab, monkeypatch):
     assert all(row[name][0] > 0 for name in times)
 
 
+def test_kernels_of_graphs_that_cannot_be_made(tmp_path, capsys):
+    """Become a row that says so; a file without graphs is an error of one line."""
+    graphs = tmp_path / "graphs.py"
+    graphs.write_text("ALL = ['none']\ndef make(name, device):\n    raise ValueError('no graph')\n")
+    options = ["--device", "cpu", "--out", str(tmp_path / "out")]
+    assert kernels.main(["--workloads", str(graphs), *options]) == 0
+    assert "failed: ValueError: no graph" in (tmp_path / "out" / "kernels.md").read_text()
+    assert kernels.main(["--workloads", str(tmp_path / "missing.py"), *options]) == 1
+    assert capsys.readouterr().err.strip().split("\n")[-1].startswith("pyg_dfgnn.bench.kernels: ")
+
+
 @pytest.mark.parametrize("name", ["PATTERN", "CLUSTER", "MNIST", "CIFAR10", "PascalVOC-SP"])
 def test_stand_ins_of_batches(name, device):
     """Their graphs have about the sizes of the data set's, and edges among themselves."""

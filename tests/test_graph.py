@@ -68,9 +68,8 @@ def test_torch_sparse(name, self_loops, layout, device):
 @pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
 @pytest.mark.parametrize("order", ["row", "col"])
 @pytest.mark.parametrize("is_filled", [False, True])
-def test_caches_of_an_edge_index(name, flow, order, is_filled, device, monkeypatch):
-    """Read where they are there, and nothing is sorted then; not filled where they are not, as PyG
-    takes them along when it sorts and flips the edges."""
+def test_caches_of_an_edge_index(name, flow, order, is_filled, device):
+    """Neither read nor filled: PyG takes them along when edges are sorted, flipped or changed."""
     csr = graphs.make(name, device)
     edge_index = edge_index_of(csr)
     sizes = (csr.num_src, csr.num_dst)
@@ -79,9 +78,6 @@ def test_caches_of_an_edge_index(name, flow, order, is_filled, device, monkeypat
     edge_index = EdgeIndex(edge_index, sparse_size=sizes).sort_by(order).values
     if is_filled:
         edge_index.fill_cache_()
-        monkeypatch.setattr(torch_geometric.utils, "index_sort", None)
-    monkeypatch.setattr(torch.ops.dfgnn, "coo_to_csr", None)
-    monkeypatch.setattr(torch.ops.dfgnn, "csr_to_csc", None)
     graph = build_graph(edge_index, csr.num_src, csr.num_dst, flow=flow)
     plain = edge_index.as_tensor()
     if flow == "target_to_source":
@@ -92,6 +88,20 @@ def test_caches_of_an_edge_index(name, flow, order, is_filled, device, monkeypat
     assert graph.max_degree == max([0, *graph.rowptr.diff().tolist()])
     for cache in (edge_index._indptr, edge_index._T_perm, edge_index._T_indptr):
         assert (cache is not None) == is_filled
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_caches_of_changed_edges(order):
+    edge_index = EdgeIndex([[0, 0, 1, 2], [0, 1, 2, 0]], sparse_size=(3, 3)).sort_by(order).values
+    edge_index.fill_cache_()
+    edge_index[1, 0] = 2
+    graph = build_graph(edge_index, 3, 3)
+    assert edges_of(graph) == expected_edges(edge_index.as_tensor(), 3, 3, False)
+
+
+def test_sizes():
+    with pytest.raises(ValueError, match="num_src, num_dst: expected numbers >= 0, got -1 and 3"):
+        build_graph(torch.zeros(2, 0, dtype=torch.long), -1, 3)
 
 
 def test_saved(tmp_path):

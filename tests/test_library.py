@@ -1,5 +1,7 @@
 """What an import says when the operators' library is missing or was built for another torch."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -16,7 +18,18 @@ def test_not_loadable(monkeypatch, tmp_path):
     path = tmp_path / "libdfgnn.so"
     path.write_text("not a shared library " * 100)
     monkeypatch.setenv("DFGNN_LIBRARY", str(path))
+    with pytest.raises(ImportError, match=r"operators of pyg_dfgnn are there, of another library"):
+        _library.load()
+    monkeypatch.setattr(_library, "_is_registered", lambda: False)
     with pytest.raises(ImportError, match=r"does not load .*pip install.*invalid ELF header"):
+        _library.load()
+
+
+def test_another_library(monkeypatch):
+    path = Path(torch.__file__).parent / "lib" / "libc10.so"
+    monkeypatch.setenv("DFGNN_LIBRARY", str(path))
+    monkeypatch.setattr(_library, "_is_registered", lambda: False)
+    with pytest.raises(ImportError, match=r"libc10\.so is no library of pyg_dfgnn's operators"):
         _library.load()
 
 

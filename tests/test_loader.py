@@ -301,7 +301,7 @@ def test_bad_arguments():
     for indices in ([], [3], [-1], [0, 5]):
         with pytest.raises(IndexError, match="indices: expected graphs from 0 to 2"):
             dataset.batch(indices)
-    for indices in ([True, False], torch.tensor([0.0])):
+    for indices in ([True, False], torch.tensor([0.0]), 1, torch.zeros(1, 1, dtype=torch.long)):
         with pytest.raises(IndexError, match="indices: expected integers"):
             dataset.batch(indices)
     for option in ({"num_workers": 2}, {"pin_memory": True}, {"collate_fn": list}):

@@ -9,7 +9,9 @@ from layers import EDGE_LAYERS, LAYERS, WEIGHT_LAYERS, make, pair, square, trans
 from torch import Tensor
 from torch_geometric.typing import SparseTensor
 
+import pyg_dfgnn
 import pyg_dfgnn.nn
+from pyg_dfgnn.ops import dot_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*TorchScript:DeprecationWarning")
 
@@ -101,3 +103,39 @@ def test_other_aggregation(layer):
     x, edge_index = reversed(square("hub"))
     result = torch.jit.script(Model(ours))(x, edge_index)
     torch.testing.assert_close(result, theirs(x, edge_index), rtol=1e-5, atol=1e-5)
+
+
+def test_two_calls_with_dropout():
+    """Are two draws, in TorchScript too, which takes calls of the same arguments for one."""
+
+    def difference(q: Tensor, graph: pyg_dfgnn.Graph) -> Tensor:
+        first = dot_attention(q, q, q, graph, dropout_p=0.5)
+        return (first - dot_attention(q, q, q, graph, dropout_p=0.5)).abs().max()
+
+    edge_index, x = square("hub")
+    nodes = x.size(0)
+    graph = pyg_dfgnn.build_graph(edge_index, nodes, nodes)
+    scripted = torch.jit.script(difference)
+    for _ in range(3):
+        assert scripted(torch.randn(nodes, 2, 8), graph) > 0
+
+
+class Backward(torch.nn.Module):
+    def forward(self, q: Tensor, out: Tensor, lse: Tensor, g: pyg_dfgnn.Graph) -> Tensor:
+        grads = torch.ops.dfgnn.smmf_bwd(
+            out, None, out, lse, g.rowptr, g.col, g.colptr, g.row, g.perm, x_dst=q, x_src=q,
+            beta=torch.ones(1),
+        )  # fmt: skip
+        return grads[0]
+
+
+def test_saved_calls_of_backward_operators(tmp_path):
+    """Find their overload again, by the names of the operands."""
+    edge_index, x = square("hub")
+    nodes = x.size(0)
+    g = pyg_dfgnn.build_graph(edge_index, nodes, nodes)
+    q = torch.randn(nodes, 2, 8)
+    out, lse = torch.ops.dfgnn.smmf_fwd(g.rowptr, g.col, x_dst=q, x_src=q, beta=torch.ones(1))
+    torch.jit.script(Backward()).save(tmp_path / "backward.pt")
+    found = torch.jit.load(tmp_path / "backward.pt")(q, out, lse, g)
+    torch.testing.assert_close(found, Backward()(q, out, lse, g))

@@ -38,6 +38,22 @@ def positive(text: str) -> int:
     return number
 
 
+def seed(text: str) -> int:
+    """Of a generator of torch."""
+    number = int(text)
+    if not 0 <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^63 - 1, got {text}")
+    return number
+
+
+def duration(text: str) -> float:
+    """Of something that takes time."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text}")
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(
         prog="python -m pyg_dfgnn.bench",
@@ -61,10 +77,10 @@ def parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="some cases of each section")
     add("--root", nargs="+", default=[], help="folders of PyG's and OGB's data sets")
     add("--download", action="store_true", help="fetch missing data sets into the first root")
-    add("--budget-ms", type=float, help="time for each measurement (default 60, quick 20)")
+    add("--budget-ms", type=duration, help="time for each measurement (default 60, quick 20)")
     add("--limit-s", type=float, default=float("inf"), help="begin no case after so many seconds")
     add("--retry", action="store_true", help="measure again what failed")
-    add("--seed", type=int, default=0, help="of stand-ins, operands and weights")
+    add("--seed", type=seed, default=0, help="of stand-ins, operands and weights")
     add("--commit", help="what is measured (default: $DFGNN_COMMIT, else what git says)")
 
     add = commands.add_parser("report", help="tables and figures of results").add_argument
@@ -97,6 +113,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     )
     budget_ms = arguments.budget_ms or (20.0 if arguments.quick else 60.0)
     lab = Lab(device, budget_ms, arguments.seed, arguments.root, arguments.download)
+    path = arguments.out / FILE
+    before = len(Results.load(path).records) if path.exists() else 0
     results, left = run(
         arguments.sections,
         scope,
@@ -110,7 +128,10 @@ def run_command(arguments: argparse.Namespace) -> int:
     for record in results.records.values():
         if record.is_failed or "[error" in record.row["note"]:
             print(f"{record.row['note']}: {record.key}")
-    print(f"{len(results.records)} results in {arguments.out / FILE}, {left} left to measure")
+    known = f", {before} of them of runs before" if before else ""
+    print(
+        f"{len(results.records)} results in {arguments.out / FILE}{known}, {left} left to measure"
+    )
     if not results.records and left == 0:
         print("No case of these sections is of these data sets on this device")
     print(made)

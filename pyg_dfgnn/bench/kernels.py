@@ -13,6 +13,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -25,16 +26,19 @@ from .run import release
 from .workload import Workload
 
 
-def run(arguments: argparse.Namespace) -> list[Row]:
-    module = runpy.run_path(arguments.workloads)
+def run(arguments: argparse.Namespace, workloads: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
-    for name in tqdm(arguments.names or module["ALL"], file=sys.stderr, disable=None):
-        rowptr, col, ptr = module["make"](name, arguments.device)
-        workload = Workload.of_csr(name, rowptr, col, ptr)
+    for name in tqdm(arguments.names or workloads["ALL"], file=sys.stderr, disable=None):
+        row: Row = {"workload": name, "score": "", "dtype": "", "backend": "all"}
+        with noted(row):
+            workload = Workload.of_csr(name, *workloads["make"](name, arguments.device))
+        if row["note"]:
+            rows.append(row)
+            continue
         for score in arguments.scores:
             for dtype in arguments.dtypes:
                 for backend in arguments.backends:
-                    row: Row = {"workload": name, "score": score, "dtype": dtype}
+                    row = {"workload": name, "score": score, "dtype": dtype}
                     row |= {"heads": arguments.heads, "head_dim": arguments.head_dim}
                     row["backend"] = backend
                     shape = (arguments.heads, arguments.head_dim)
@@ -88,8 +92,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("pyg_dfgnn.bench.kernels: error: there is no CUDA GPU to measure", file=sys.stderr)
         return 1
-    rows = run(arguments)
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        workloads = runpy.run_path(arguments.workloads)
+        _ = workloads["ALL"], workloads["make"]
+    except (OSError, KeyError) as error:
+        print(f"pyg_dfgnn.bench.kernels: error: {error!r}", file=sys.stderr)
+        return 1
+    rows = run(arguments, workloads)
     results = {"machine": machine.describe(arguments.device), "cases": rows}
     (arguments.out / "kernels.json").write_text(json.dumps(results, indent=1))
     (arguments.out / "kernels.md").write_text(table(rows) + "\n")

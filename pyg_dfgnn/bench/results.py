@@ -62,8 +62,13 @@ class Results:
         try:
             content = json.loads(path.read_text())
             records = [Record(**record) for record in content["records"]]
-            return cls(content["runs"], {record.key: record for record in records})
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            results = cls(list(content["runs"]), {record.key: record for record in records})
+            for run in results.runs:
+                dict(run["machine"])
+            for row in results.rows:
+                dict(row)
+            return results
+        except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"{path}: expected a file of results, got {error!r}") from None
 
     def save(self, path: Path) -> None:

@@ -14,7 +14,8 @@ namespace dfgnn {
 namespace {
 
 void check_size(int64_t size, const char* name) {
-  TORCH_CHECK(size >= 0, name, ": expected a number of nodes >= 0, got ", size);
+  constexpr int64_t kMost = int64_t{1} << 48;  // so that sums of sizes are numbers, too
+  TORCH_CHECK(size >= 0 && size < kMost, name, ": expected a number of nodes >= 0 and below 2^48, got ", size);
 }
 
 // Returns the type of the results' indices.

@@ -27,6 +27,11 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 at::Tensor additive_logits(T rowptr, T col, T a_dst, T a_src, O colptr, O row, O perm) {
+  for (const auto& [name, a] : {std::pair<const char*, T>{"a_dst", a_dst}, {"a_src", a_src}}) {
+    TORCH_CHECK(a.dim() == 2 && a.is_floating_point() && a.scalar_type() == a_dst.scalar_type(), name,
+                ": expected a floating point tensor [nodes, heads] like a_dst, got ", a.scalar_type(), " of shape ",
+                a.sym_sizes());
+  }
   // <(a_i, 1), (1, a_j)>, whose derivatives are sums along rows and columns. Not in autocast's half precision.
   c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const auto dst = at::stack({a_dst, at::ones_like(a_dst)}, -1);

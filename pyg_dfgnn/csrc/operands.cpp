@@ -1,6 +1,7 @@
 #include "operands.h"
 
 #include <cmath>
+#include <vector>
 
 #include "../../cuda/tile_geometry.h"
 #include "casts.h"
@@ -27,6 +28,17 @@ void set_cosine(Attention& attention, const Call& call, By by) {
 
 at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, const at::Tensor& value) {
   return operand.has_value() ? gradient.to(operand->scalar_type()) : at::empty({0}, value.options());
+}
+
+// x.sum(0), of nodes, in the same order whatever the number of threads: of a sum that has one element, torch gives each
+// thread a part.
+at::Tensor sum_of_nodes(const at::Tensor& x) {
+  constexpr int64_t kRun = 1024;
+  const int64_t nodes = x.size(0), whole = nodes / kRun * kRun;
+  if (nodes <= kRun || x.is_cuda()) return x.sum(0);
+  std::vector<int64_t> runs = {nodes / kRun, kRun};
+  runs.insert(runs.end(), x.sizes().begin() + 1, x.sizes().end());
+  return sum_of_nodes(x.narrow(0, 0, whole).reshape(runs).sum(1)) + x.narrow(0, whole, nodes - whole).sum(0);
 }
 
 }  // namespace
@@ -159,14 +171,15 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
     const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
     grad_x_dst = attention.att * g_dst;
     grad_x_src = attention.att * g_src + gradients.value;
-    grad_c = (x_dst * g_dst).sum(0) + (x_src * g_src).sum(0);
+    grad_c = sum_of_nodes(x_dst * g_dst) + sum_of_nodes(x_src * g_src);
   } else {
     const auto beta = call.c.reshape({call.c.numel()}).to(type).contiguous();
     at::Tensor by_beta, unused;
     std::tie(grad_x_dst, by_beta) = normalize_backward(attention.dst, gradients.dst, call.parameter, beta, {}, by);
     std::tie(grad_x_src, unused) =
         normalize_backward(attention.src, gradients.src, call.parameter, {}, gradients.value, by);
-    grad_c = call.c.numel() == 1 ? by_beta.sum() : by_beta.sum(0);
+    by_beta = sum_of_nodes(by_beta);
+    grad_c = call.c.numel() == 1 ? by_beta.sum() : by_beta;
   }
   return {grad_x_dst.to(value.scalar_type()), grad_x_src.to(value.scalar_type()),
           grad_c.reshape(call.c.sizes()).to(call.c.scalar_type()), grad_a_edge, grad_bias};

@@ -22,6 +22,12 @@ void check_structure(const Structure& graph, int64_t num_src, const at::Device& 
   check_csc(graph, num_src, device);
 }
 
+void check_transposable(bool transpose, O colptr) {
+  TORCH_CHECK(!transpose || colptr.has_value(),
+              "colptr, row, perm: expected all three of the CSC's tensors with transpose=True, got none");
+  TORCH_CHECK(!transpose || colptr->sym_numel() > 0, "colptr: expected [N_src + 1] entries, got none");
+}
+
 template <auto backend>
 at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
   check_value(a, "a");
@@ -37,8 +43,7 @@ at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
 template <auto backend>
 at::Tensor spmm(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
   check_value(x, "x");
-  TORCH_CHECK(!transpose || colptr.has_value(),
-              "colptr, row, perm: expected all three of the CSC's tensors with transpose=True, got none");
+  check_transposable(transpose, colptr);
   const int64_t num_src = transpose ? colptr->numel() - 1 : x.size(0);
   check_structure({rowptr, col, colptr, row, perm}, num_src, x.device());
   if (transpose) check_nodes(x, "x", rowptr.numel() - 1, "rowptr.numel() - 1");
@@ -71,6 +76,7 @@ at::Tensor sddmm_meta(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
 at::Tensor spmm_meta(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
   check_meta({rowptr, col, colptr, row, perm});
   check_on_meta({{"weight", weight}, {"x", x}});
+  check_transposable(transpose, colptr);
   const auto num_rows = (transpose ? *colptr : rowptr).sym_size(0) - 1;
   return at::empty_symint({num_rows, sum_heads ? c10::SymInt(1) : weight.sym_size(1), x.sym_size(2)}, x.options());
 }

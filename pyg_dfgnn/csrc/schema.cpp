@@ -16,7 +16,7 @@ const std::string kSeedAndCsc = kSeed + ", Tensor? colptr=None, Tensor? row=None
 const std::string kForwardTail = kDropout + kSeedAndCsc;
 const std::string kBackwardHead =
     "Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, Tensor rowptr, Tensor col, Tensor colptr, Tensor row, "
-    "Tensor perm, ";
+    "Tensor perm, *, ";
 const std::string kBackwardTail = kDropout + kSeed;
 
 // Both passes of a family; where `by_position` is set, its forward overloads also as operators of their own,
@@ -39,13 +39,13 @@ void define_family(torch::Library& m, const std::string& forward, const std::str
   def_forward("cosine", "Tensor x_dst, Tensor x_src, Tensor beta, " + kForwardTail + cosine);
   def_forward("additive", "Tensor a_dst, Tensor a_src, Tensor v, " + additive + kForwardTail);
   def_forward("additive_v2", "Tensor x_dst, Tensor x_src, Tensor att, " + additive_v2 + kSeedAndCsc);
-  def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, *, float? scale=None, " + kBackwardTail +
-      route + ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
-  def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, *, " + kBackwardTail + cosine +
+  def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, float? scale=None, " + kBackwardTail + route +
+      ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
+  def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, " + kBackwardTail + cosine +
       route + ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_beta, Tensor grad_bias)");
-  def(backward + ".additive(" + kBackwardHead + "Tensor a_dst, Tensor a_src, Tensor v, *, " + additive + kBackwardTail +
+  def(backward + ".additive(" + kBackwardHead + "Tensor a_dst, Tensor a_src, Tensor v, " + additive + kBackwardTail +
       route + ") -> (Tensor grad_a_dst, Tensor grad_a_src, Tensor grad_v, Tensor grad_a_edge, Tensor grad_bias)");
-  def(backward + ".additive_v2(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor att, *, " + additive_v2 + kSeed +
+  def(backward + ".additive_v2(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor att, " + additive_v2 + kSeed +
       route + ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_bias)");
 }
 

@@ -64,10 +64,10 @@ def with_loops(
         return features
     loops = min(graph.num_src, graph.num_dst)
     # The node of each edge; of loops that were dropped it is `bound`.
-    num_edges, bound = edge_attr.size(0), graph.num_dst
+    num_edges, bound = edge_attr.size(0), max(graph.num_dst, graph.num_src)
     rows = destinations(graph)
     nodes = rows if flow == "source_to_target" else graph.col.long()
-    is_kept = (rows < bound) & (graph.eid < num_edges)
+    is_kept = (rows < graph.num_dst) & (graph.eid < num_edges)
     eid = graph.eid.masked_fill(~is_kept, num_edges).long()
     index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
     features = features.masked_fill((index == bound).unsqueeze(1), 0.0)

@@ -341,3 +341,36 @@ def test_others_on_meta(name, device):
         unnamed = [v for k, v in wrong.items() if not isinstance(k, str)]
         with pytest.raises(RuntimeError, match="expected a tensor on meta"):
             getattr(torch.ops.dfgnn, name)(*unnamed, **named)
+
+
+def test_transposed_product_of_an_empty_csc(device):
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    operands = {
+        "weight": torch.zeros(0, 1, device=device),
+        "x": torch.zeros(0, 1, 4, device=device),
+    }
+    csc = {"colptr": none, "row": none, "perm": none}
+    rowptr = torch.zeros(1, dtype=torch.int64, device=device)
+    with pytest.raises(RuntimeError, match="colptr: expected"):
+        torch.ops.dfgnn.spmm(rowptr, none, **operands, **csc, transpose=True)
+
+
+def test_transposed_product_without_csc(device):
+    graph = graphs.make("hub", device)
+    x = torch.ones(graph.num_dst, 1, 2, device=device)
+    weight = torch.ones(graph.capacity, 1, device=device)
+    for kind in (device, "meta"):
+        tensors = {"rowptr": graph.rowptr, "col": graph.col, "weight": weight, "x": x}
+        given = {name: t.to(kind) for name, t in tensors.items()}
+        with pytest.raises(RuntimeError, match="colptr, row, perm: expected all three"):
+            torch.ops.dfgnn.spmm(**given, transpose=True)
+
+
+@pytest.mark.parametrize("perm", [[0, 0], [1, 0]])
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_side_by_side_of_no_permutation(perm, self_loops):
+    """Or of one that is not in the order of sources, two edges to a node."""
+    degrees = torch.tensor([[2, 1], [0, 1]], dtype=torch.int32)
+    perm, ptr = torch.tensor(perm, dtype=torch.int32), torch.tensor([0, 2])
+    with pytest.raises(RuntimeError, match="local_perm: expected edges of a destination in the"):
+        torch.ops.dfgnn.side_by_side(degrees, perm, ptr, self_loops=self_loops)

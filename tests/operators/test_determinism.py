@@ -44,6 +44,22 @@ def test_any_number_of_threads(name, score):
         assert_same_bits(other, found[0])
 
 
+def test_one_number_of_many_nodes_with_any_number_of_threads():
+    """The gradient of beta, a sum over more nodes than torch's sums leave to one thread."""
+    graph = graphs.random(40_000, 5)
+    x = torch.randn(40_000, 1, 1, generator=torch.Generator().manual_seed(0))
+    found = []
+    for threads in (1, 2, 3):
+        with cpu_threads(threads):
+            beta = torch.ones(1, requires_grad=True)
+            operands = {"x_dst": x, "x_src": x, "beta": beta}
+            out, _ = torch.ops.dfgnn.attention(graph.rowptr, graph.col, **operands)
+            out.square().sum().backward()
+            found.append(beta.grad)
+    for other in found[1:]:
+        assert_same_bits([other], [found[0]])
+
+
 @pytest.mark.parametrize("self_loops", [False, True])
 def test_graphs_with_any_number_of_threads(self_loops):
     generator = torch.Generator().manual_seed(0)

@@ -175,6 +175,16 @@ def test_edge_softmax(name, device):
     assert_near(gradient, exact.grad, 1e-5, "gradient")
 
 
+def test_edge_softmax_of_rows_without_weight(device):
+    """All of whose logits are -inf: as if there were no edges."""
+    csr = graphs.make("hub", device)
+    leaf = torch.full((csr.capacity, 2), -torch.inf, device=device, requires_grad=True)
+    found = ops.edge_softmax(leaf, graph_of(csr))
+    assert not found.any()
+    (gradient,) = torch.autograd.grad(found.sum(), leaf)
+    assert not gradient.any()
+
+
 def test_logits_attention(device):
     csr = graphs.mixed(device)
     graph = graph_of(csr)
@@ -183,13 +193,19 @@ def test_logits_attention(device):
     torch.testing.assert_close(ops.logits_attention(logits, v, graph), expected)
 
 
-@pytest.mark.parametrize("wrong", [lambda t: t[:, 0], lambda t: t[1:]])
+@pytest.mark.parametrize(
+    "wrong", [lambda t: t[:, 0], lambda t: t[1:], lambda t: t[:, :0], lambda t: t.long()]
+)
 def test_refused_logits(wrong):
     csr = graphs.mixed()
     logits, v = wrong(normal(csr, csr.capacity, 2)), normal(csr, csr.num_src, 2, 8)
-    with pytest.raises(RuntimeError, match=r"logits: expected shape .*, got"):
+    with pytest.raises(
+        RuntimeError, match=r"logits: expected floating point numbers of shape .*, got"
+    ):
         ops.edge_softmax(logits, graph_of(csr))
-    with pytest.raises(RuntimeError, match=r"logits: expected shape .*, got"):
+    with pytest.raises(
+        RuntimeError, match=r"logits: expected floating point numbers of shape .*, got"
+    ):
         ops.logits_attention(logits, v, graph_of(csr))
 
 

@@ -79,6 +79,7 @@ class Collate {
   void for_each_edge(int64_t begin, int64_t end, const Visit& visit) const {
     const int64_t first = by_dst_[begin], count = by_dst_[end] - first;
     std::vector<Index> dst(count);
+    std::vector<int64_t> next(by_dst_.begin() + begin, by_dst_.begin() + end);  // place of each destination
     for (int64_t i = begin; i < end; ++i) {
       std::fill(dst.begin() + (by_dst_[i] - first), dst.begin() + (by_dst_[i + 1] - first), static_cast<Index>(i));
     }
@@ -86,6 +87,9 @@ class Collate {
       for (int64_t p = by_src_[j]; p < by_src_[j + 1]; ++p) {
         const int64_t local = local_perm_[p];
         TORCH_CHECK(local >= 0 && local < count, "local_perm: expected places in [0, ", count, "), got ", local);
+        const int64_t expected = next[dst[local] - begin]++ - first;
+        TORCH_CHECK(local == expected, "local_perm: expected edges of a destination in the order of their sources, ",
+                    "place ", expected, " in its graph, got ", local);
         visit(j, p, dst[local], first + local);
       }
     }
@@ -109,8 +113,6 @@ class Collate {
   }
 
   void put(int64_t c, int64_t src, int64_t id, int64_t p, int64_t dst) {
-    TORCH_CHECK(c >= 0 && c < capacity_ && p >= 0 && p < capacity_,
-                "local_perm: expected a permutation of the edges of each graph, got a place twice");
     col_[c] = static_cast<Index>(src);
     eid_[c] = static_cast<Index>(id);
     row_[p] = static_cast<Index>(dst);

@@ -169,7 +169,7 @@ void measure_tiles(const at::Tensor& tiles, const at::Tensor& rowptr, const at::
       int64_t sum = 0, longest = 0;
       for (int64_t i = begin; i < end; ++i) {
         const auto edges = static_cast<int64_t>(static_cast<uint64_t>(ptr[i + 1]) - static_cast<uint64_t>(ptr[i]));
-        const int64_t own = std::clamp<int64_t>(batches_of(edges), 0, int64_t{1} << 32);
+        const int64_t own = batches_of(std::clamp<int64_t>(edges, 0, int64_t{1} << 32));
         sum += own;
         longest = std::max(longest, own);
       }
