@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kSizeThreads) sizes_kernel(const __grid_consta
       const Index& ptr = side == 0 ? t.rowptr : t.colptr;
       int64_t sum = 0, longest = 0;
       for (int64_t i = begin + threadIdx.x; i < end; i += kSizeThreads) {
-        const int64_t own = clamp_to(resident::batches_of(ptr[i + 1] - ptr[i]), int64_t{1} << 32);
+        const int64_t own = resident::batches_of(clamp_to(ptr[i + 1] - ptr[i], int64_t{1} << 32));
         sum += own;
         longest = max(longest, own);
       }

@@ -31,8 +31,7 @@ def load() -> None:
     path = library_path()
     if not path.is_file():
         raise ImportError(f"The operators of pyg_dfgnn are missing: no file {path}. {_BUILD_HINT}")
-    loaded = {Path(name).resolve() for name in torch.ops.loaded_libraries}
-    if _is_registered() and path.resolve() not in loaded:  # which would end the process
+    if _is_registered() and not _is_loaded(path):  # which would end the process
         raise ImportError(
             f"{path} cannot be loaded: the operators of pyg_dfgnn are there, of another library. "
             "Set DFGNN_LIBRARY to that one."
@@ -54,6 +53,14 @@ def load() -> None:
         )
     global has_cuda
     has_cuda = torch.ops.dfgnn.cuda_version() >= 0
+
+
+def _is_loaded(path: Path) -> bool:
+    """Whether this very file is."""
+    maps = Path("/proc/self/maps")
+    mapped = maps.read_text() if maps.is_file() else ""
+    loaded = {Path(name).resolve() for name in torch.ops.loaded_libraries}
+    return path.resolve() in loaded or str(path.resolve()) in mapped
 
 
 def _is_registered() -> bool:

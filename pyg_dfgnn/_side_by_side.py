@@ -63,12 +63,20 @@ class SideBySide:
 
     def is_of(self, edge_index: Tensor) -> bool:
         """Whether these are its edges; waits for the device."""
-        if tuple(edge_index.shape) != (2, self.num_edges):
+        degrees = self.arguments[0]
+        if tuple(edge_index.shape) != (2, self.num_edges) or edge_index.device != degrees.device:
             return False
         try:
-            return torch.equal(self.edge_index(), edge_index.long())
-        except RuntimeError:  # its numbers fit no graph
+            graph = self.graph(False)
+        except (
+            RuntimeError
+        ):  # a CPU refuses numbers that fit no graph, a GPU makes something of them
+            if degrees.is_cuda:
+                raise
             return False
+        places = torch.arange(self.num_edges, device=degrees.device)
+        dst = torch.searchsorted(graph.rowptr.long(), places, right=True) - 1
+        return torch.equal(torch.stack([graph.col.long(), dst]), edge_index.long())
 
     def edge_index(self) -> Tensor:
         """``[2, E]``, int64, sorted by destination and then by source."""

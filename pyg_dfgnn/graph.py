@@ -104,8 +104,6 @@ def build_graph(
         ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size.
         IndexError: ``edge_index`` holds a node that is out of range.
     """
-    if num_src < 0 or num_dst < 0:
-        raise ValueError(f"num_src, num_dst: expected numbers >= 0, got {num_src} and {num_dst}")
     is_flow = flow == "source_to_target" or flow == "target_to_source"
     if not is_flow or not is_convertible(edge_index, num_src, num_dst, flow):
         raise ValueError(
@@ -210,7 +208,7 @@ def _compress(
     if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code has no tensors for sizes)
         if torch.jit.is_tracing():  # sizes are tensors then, and an operator's would be constants
             nodes = (n if isinstance(n, Tensor) else torch.full([], n) for n in (num_src, num_dst))
-            return _compress_traced(src, dst, *nodes, self_loops, with_tiles)
+            return _compress_traced(src, dst, *nodes, self_loops, bool(with_tiles))
     return torch.ops.dfgnn.compress(
         src, dst, num_src, num_dst, self_loops=self_loops, with_tiles=with_tiles
     )
@@ -287,6 +285,8 @@ def _build_checked(
     flow: str,
 ) -> Graph:
     """The graph with its numbers, after the device has said that all nodes are in range."""
+    if num_src < 0 or num_dst < 0:
+        raise ValueError(f"num_src, num_dst: expected numbers >= 0, got {num_src} and {num_dst}")
     g, num_bad = with_numbers(*_convert(edge_index, num_src, num_dst, self_loops, flow))
     if num_bad > 0:
         src, dst = endpoints(edge_index, flow)

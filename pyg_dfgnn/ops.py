@@ -31,7 +31,8 @@ from .graph import Graph
 
 
 def _seed(dropout_p: float, like: Tensor) -> Optional[Tensor]:
-    """As the operators draw it, but where TorchScript sees that two calls are not the same."""
+    """As with_seed of csrc/redispatch.cpp draws it, but where TorchScript sees that two calls are
+    not the same."""
     if dropout_p > 0.0:
         return torch.randint(0x7FFFFFFFFFFFFFFF, [1], device=like.device)
     return None
@@ -339,6 +340,9 @@ def additive_v2_logits(
 
 def _check_logits(logits: Tensor, graph: Graph) -> None:
     is_right = logits.dim() == 2 and logits.is_floating_point()
+    if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code knows no compiler)
+        if is_right and torch.compiler.is_compiling():  # sizes may be unknown yet
+            return
     if not is_right or logits.size(0) != graph.col.size(0) or logits.size(1) < 1:
         raise RuntimeError(
             f"logits: expected floating point numbers of shape [E, heads], "

@@ -56,11 +56,11 @@ def node_order(edge_index: Tensor, num_nodes: int, method: str) -> Tensor:
 class ReorderNodes(BaseTransform):
     """Renumbers the nodes of a graph.
 
-    Attributes of nodes follow, and attributes of nodes' numbers name them by their new ones (what
-    PyG takes for such: integers that are called ``face``, or have "index" in their name). Edges
-    keep their order, with what belongs to them. ``data.restore_index`` (int64, ``[N]``) is the new
-    place of every node: ``out[data.restore_index]`` is in the order of before, also where a graph
-    went through this more than once, and in a batch that is made of such graphs.
+    Attributes of nodes follow, and ``edge_index``, ``edge_label_index`` and ``face`` name the nodes
+    by their new numbers; edges keep their order, with what belongs to them. ``data.restore_index``
+    (int64, ``[N]``) is the new place of every node: ``out[data.restore_index]`` is in the order of
+    before, also where a graph went through this more than once, and in a batch that is made of such
+    graphs.
 
     Comes before :class:`pyg_dfgnn.transforms.PrecomputeGraph`.
 
@@ -118,9 +118,9 @@ class ReorderNodes(BaseTransform):
 
 
 def _are_numbers(name: str, value: Any) -> bool:
-    """Whether an attribute names nodes by their numbers, as far as PyG knows."""
-    is_integer = isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64)
-    return is_integer and ("index" in name or name == "face")
+    """Whether an attribute names nodes by their numbers."""
+    is_known = name in (RESTORE, "face") or name.endswith(("edge_index", "edge_label_index"))
+    return is_known and isinstance(value, Tensor)
 
 
 def take(value: Any, order: Tensor, dim: int) -> Any:
@@ -129,9 +129,9 @@ def take(value: Any, order: Tensor, dim: int) -> Any:
         return value.index_select(dim, order.to(value.device))
     if isinstance(value, np.ndarray):
         return value.take(order.cpu().numpy(), axis=dim)
-    if type(value) not in (list, tuple):
-        return value  # a named tuple, for one, whose length says nothing
-    return type(value)(value[i] for i in order.tolist())
+    if type(value) in (list, tuple):
+        return type(value)(value[i] for i in order.tolist())
+    return value if isinstance(value, tuple) else value[order]  # a named one's length says nothing
 
 
 def _reverse_cuthill_mckee(edge_index: Tensor, num_nodes: int) -> Tensor:

@@ -44,7 +44,7 @@ class PrecomputedData(Data):
 
     @property
     def edge_index(self) -> Optional[Tensor]:
-        """``[2, E]``, int64, sorted by destination and then by source.
+        """``[2, E]``, int64, sorted by destination and then by source, or as it is stored.
 
         The same object every time; :func:`pyg_dfgnn.build_graph`, and so every layer, finds the
         structure by it. One that is stored is compared with the structure first, once, for which
@@ -60,10 +60,8 @@ class PrecomputedData(Data):
         if kept is None:
             kept = _cache.lookup(perm, ("edge_index",), lambda _, _name: prepared.edge_index())
             _cache.lookup(kept, PREPARED, lambda _, _name: prepared)
-        else:
-            _cache.lookup(
-                kept, PREPARED, lambda _, _name: prepared if prepared.is_of(kept) else None
-            )
+        elif not (kept.is_inference() or perm.is_inference()):  # of which nothing would be kept
+            _cache.lookup(kept, PREPARED, lambda e, _name: prepared if prepared.is_of(e) else None)
         return kept
 
     @edge_index.setter
@@ -76,11 +74,11 @@ class PrecomputedData(Data):
 
     def subgraph(self, subset: Tensor) -> Data:
         """As PyG's; without the structure, which is of all edges."""
-        return Data.subgraph(self._without_structure(), subset)
+        return super(PrecomputedData, self._without_structure()).subgraph(subset)
 
     def edge_subgraph(self, subset: Tensor) -> Data:
         """As PyG's; without the structure, which is of all edges."""
-        return Data.edge_subgraph(self._without_structure(), subset)
+        return super(PrecomputedData, self._without_structure()).edge_subgraph(subset)
 
     def _without_structure(self) -> "PrecomputedData":
         data = copy.copy(self)

@@ -61,11 +61,12 @@ def test_dropped_loops_may_have_any_features(layer, fill_value, device, fused):
 
 
 @pytest.mark.parametrize("layer", LOOPED)
-def test_no_fill_value(layer, device, fused):
-    ours, theirs = pair(layer, device, edge_dim=3, fill_value=None)
+def test_other_fill_values(layer, device, fused):
     edge_index, x = square("hub", device)
-    assert_same_call(ours, theirs, x, edge_index, edge_features(edge_index))
-    assert len(fused) == 1
+    for fill_value in (None, torch.nn.Parameter(torch.ones(3))):
+        ours, theirs = pair(layer, device, edge_dim=3, fill_value=fill_value)
+        assert_same_call(ours, theirs, x, edge_index, edge_features(edge_index))
+    assert len(fused) == 2
 
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)

@@ -111,17 +111,17 @@ def test_before_precomputed():
 
 
 def test_other_kinds_of_attributes():
-    """Arrays and lists of nodes follow, numbers of nodes are new, others stay."""
+    """Arrays and lists of nodes follow, corners of faces get new numbers, others stay."""
     data = path()
     numbers = torch.tensor([3, 30, 7])
     data.array, data.names = np.arange(40), [f"node {i}" for i in range(40)]
-    data.train_index, data.face = numbers, numbers.view(3, 1).int()
+    data.sample_index, data.face = torch.tensor([99]), numbers.view(3, 1).int()
     data.list = [1, 2]
     moved = ReorderNodes("degree")(data.clone())
     order = moved.y  # what each place was
     assert moved.array.tolist() == order.tolist()
     assert moved.names == [f"node {i}" for i in order.tolist()]
-    assert order[moved.train_index].tolist() == numbers.tolist()
+    assert moved.sample_index.tolist() == [99]  # no node's
     assert order[moved.face.flatten()].tolist() == numbers.tolist()
     assert moved.face.dtype == torch.int32
     assert moved.list == [1, 2]

@@ -189,7 +189,7 @@ TAKING = {
 
 
 @pytest.mark.parametrize("name", TAKING)
-def test_some_of_the_edges(name):
+def test_some_of_the_edges(name, device):
     """What takes edges without knowing the structure gives a batch of these edges."""
     if "neighbors" in name:
         pytest.importorskip("torch_sparse")
@@ -197,7 +197,7 @@ def test_some_of_the_edges(name):
     conv = make(pyg_dfgnn.nn, "TransformerConv")
     batch = Batch.from_data_list([stored, stored])
     assert build_graph(batch.edge_index, 120, 120) is batch.graph()
-    taken = TAKING[name](stored)
+    taken, conv = TAKING[name](stored).to(device), conv.to(device)
     edge_index = taken.edge_index
     torch.testing.assert_close(conv(taken.x, edge_index), conv(taken.x, edge_index.clone()))
 

@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments.out.mkdir(parents=True, exist_ok=True)
         workloads = runpy.run_path(arguments.workloads)
         _ = workloads["ALL"], workloads["make"]
-    except (OSError, KeyError) as error:
+    except Exception as error:  # of the file's code, too
         print(f"pyg_dfgnn.bench.kernels: error: {error!r}", file=sys.stderr)
         return 1
     rows = run(arguments, workloads)

@@ -61,7 +61,7 @@ class Net(nn.Module):
         classes: Classes of a node.
         hidden: Width of the blocks, a multiple of ``heads`` (AGNN has one head).
         backend: "dfgnn" for the fused layers, "pyg" for PyG's.
-        method: How the fused layers compute ("auto", "smmf", "pmf" or "tile").
+        method: That of the fused layers, "auto" or another of pyg_dfgnn.ops.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class Results:
             for row in results.rows:
                 dict(row)
             return results
-        except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: expected a file of results, got {error!r}") from None
 
     def save(self, path: Path) -> None:

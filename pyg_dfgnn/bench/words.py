@@ -69,10 +69,10 @@ SECTION_TEXTS = {
     ),
     "launches": (
         "Graphs so small that launching kernels takes longer than they run: wall time a call in a "
-        "loop of 1000 from Python (of others than pyg_dfgnn 100, on a CPU a twentieth), with the "
-        "backward pass also in the calling thread (torch.autograd.set_multithreading_enabled), and "
-        "on a GPU the time of a replay of a CUDA graph that the call was captured in. Inputs are "
-        "the same each time, and in the cache."
+        "loop of 1000 from Python (of others than pyg_dfgnn 100, on a CPU a twentieth), on a GPU "
+        "with the backward pass in the calling thread too, as torch.autograd has it without "
+        "multithreading, and the time of a replay of a CUDA graph that the call was captured in. "
+        "Inputs are the same each time, and in the cache."
     ),
     "features": ("From 16 to 256 features of the head."),
     "batch-size": ("Batches from few graphs to many."),

@@ -24,8 +24,11 @@ std::tuple<at::Tensor, at::Tensor> normalize_backward(const at::Tensor& x, const
 #endif
   if (by == By::kernels) return normalize_backward_cpu(x, g, eps, beta, added);
   const auto type = accumulate_type(x.scalar_type());
-  const auto x_type = x.to(type), g_type = g.to(type);
-  const auto r = reciprocal_norm(x, eps, by), projection = r * (x_type * g_type).sum(-1);
+  const auto g_type = g.to(type);
+  // A row that nothing came back to has no part in the projection, even if it is not a number.
+  const auto is_absent = x.isnan().any(-1, /*keepdim=*/true) & (g_type == 0).all(-1, /*keepdim=*/true);
+  const auto x_type = at::where(is_absent, at::zeros({}, g_type.options()), x.to(type));
+  const auto r = reciprocal_norm(x_type, eps, by), projection = r * (x_type * g_type).sum(-1);
   const auto project = at::where(r < 1.0 / eps, r * projection, at::zeros({}, r.options()));
   const auto factor = beta.defined() ? r * beta.unsqueeze(0) : r;
   auto grad = factor.unsqueeze(-1) * (g_type - project.unsqueeze(-1) * x_type);

@@ -18,7 +18,7 @@ class LoopedConv(FusedConv):
 
     def set_up(self, method: str) -> None:
         super().set_up(method)
-        if vars(self)["fill_value"] is None:  # as PyG's add_self_loops has it
+        if getattr(self, "fill_value", None) is None:  # as PyG's add_self_loops has it
             self.fill_value = 1.0
 
     def graph_of(

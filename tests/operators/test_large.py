@@ -84,7 +84,7 @@ class Large:
         arguments = (self.grad_out, None, out, lse, self.rowptr, self.col, *csc)
         q, k, v = (self.operands[name] for name in ("q", "k", "v"))
         bias = self.operands.get("bias")
-        found = operator(FAMILIES[op], "dot")(*arguments, q, k, v, bias=bias)
+        found = operator(FAMILIES[op], "dot")(*arguments, q=q, k=k, v=v, bias=bias)
         tolerance = BACKWARD_TOLERANCE[self.dtype]
         rows = self.some_nodes()
         expected = self.by_rows(rows)
