@@ -9,6 +9,7 @@ from layers import (
     edge_features,
     outputs_and_gradients,
     pair,
+    same_weights,
     square,
     transposed,
     two_sided,
@@ -65,6 +66,7 @@ def test_other_fill_values(layer, device, fused):
     edge_index, x = square("hub", device)
     for fill_value in (None, torch.nn.Parameter(torch.ones(3))):
         ours, theirs = pair(layer, device, edge_dim=3, fill_value=fill_value)
+        same_weights(ours, theirs)
         assert_same_call(ours, theirs, x, edge_index, edge_features(edge_index))
     assert len(fused) == 2
 
