@@ -36,10 +36,7 @@ class SideBySide:
     def graph(self, self_loops: bool) -> Graph:
         """The same for whoever asks again."""
         if self_loops not in self.graphs:
-            if torch.is_inference_mode_enabled():  # whose tensors later training could not use
-                with torch.inference_mode(False), torch.no_grad():
-                    self.graphs[self_loops] = self._make(self_loops)
-            else:
+            with torch.inference_mode(False), torch.no_grad():  # training may use it later
                 self.graphs[self_loops] = self._make(self_loops)
         return self.graphs[self_loops]
 
@@ -68,10 +65,8 @@ class SideBySide:
             return False
         try:
             graph = self.graph(False)
-        except (
-            RuntimeError
-        ):  # a CPU refuses numbers that fit no graph, a GPU makes something of them
-            if degrees.is_cuda:
+        except RuntimeError:
+            if degrees.is_cuda:  # which makes something of numbers that fit no graph
                 raise
             return False
         places = torch.arange(self.num_edges, device=degrees.device)
