@@ -85,6 +85,8 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   places.place(task.search.reach, reaches);
   places.place(task.search.sums, std::max(sorted_blocks, any_blocks));
   places.place(task.search.ends, std::max(sorted_blocks, any_blocks));
+  task.queue.most = static_cast<int>(t.tiles ? t.num_boundaries - 1 : 0);
+  places.place(task.queue.tiles, int64_t{TileQueue::kClasses} * task.queue.most);
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();

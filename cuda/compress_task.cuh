@@ -3,17 +3,19 @@
 
 #include "edge_lists.cuh"
 #include "edge_sort.cuh"
+#include "tile_queue.cuh"
 #include "tile_search.cuh"
 
 namespace dfgnn::cuda {
 
 // What the kernels find out; zeros at first.
 struct Findings {
-  int unsorted;     // the list is not in the order that it was taken to have;
-  int loose;        // or it is in that of rows, but not within a row;
-  int gaps;         // pointers of many nodes in a row without edges are missing;
-  int wide;         // a tile is too wide
-  int next_stride;  // how many strides blocks have taken after their first ones
+  int unsorted;   // the list is not in the order that it was taken to have;
+  int loose;      // or it is in that of rows, but not within a row;
+  int gaps;       // pointers of many nodes in a row without edges are missing;
+  int wide;       // a tile is too wide
+  int next_tile;  // how many tiles of the queue blocks have taken after their first ones
+  TileQueue::Counts queued;
   int has_rows, has_tiles;
   int transposed;  // the other form, and the number of blocks are there, unless a tile is too wide;
   int counted;     // the number is
@@ -30,6 +32,7 @@ struct CompressTask {
   int64_t num_boundaries;
   Findings* found = nullptr;
   TileSearch::Arrays search{};
+  TileQueue::Arrays queue{};
   SortArrays<int> sort{};
 
   // What a list in the order of destinations is, or of sources.

@@ -60,7 +60,8 @@ class SortedList {
     kByDst ? finish_rows() : finish_columns();
     if (kByDst && grid_thread() == 0) found_.has_rows = 1;
     if (!t_.tiles || found_.loose) return;
-    search_.find(t_.tiles, t_.num_boundaries);
+    search_.find(t_.tiles, t_.num_boundaries,
+                 [&](int tile, int nodes) { TileQueue::add(t_.queue, found_.queued, tile, nodes); });
     if (grid_thread() == 0) found_.has_tiles = 1;
     grid.sync();
     TransposedTiles<I, kSelfLoops, kByDst>(t_, s_).run();

@@ -56,8 +56,10 @@ class TileSearch {
     }
   }
 
-  // Writes tiles, `count` boundaries.
-  __device__ void find(int* tiles, int64_t count) {
+  // Writes tiles, `count` boundaries. Calls visit(tile, nodes) for each tile once; `nodes` are those of what it ends
+  // with that has no edges to the nodes before.
+  template <class Visit>
+  __device__ void find(int* tiles, int64_t count, const Visit& visit) {
     find_reach_until();
     int before = 0;  // the last boundary before
     for (int64_t b = threadIdx.x; b < blockIdx.x; b += kGridThreads) before = max(before, w_.ends[b]);
@@ -73,8 +75,13 @@ class TileSearch {
       if (!ends_here) continue;
       // All tiles that begin behind the boundary before, and up to this one, begin here.
       const int64_t end = node + 1 < nodes_ ? (node + 1) / tile::kStride : count - 1;
-      for (int64_t t = until / tile::kStride + 1; t <= end; ++t) tiles[t] = node + 1;
+      const int tile = until / tile::kStride;
+      for (int64_t t = tile + 1; t <= end; ++t) tiles[t] = node + 1;
+      if (tile < end) visit(tile, node + 1 - until);
     }
+  }
+  __device__ void find(int* tiles, int64_t count) {
+    find(tiles, count, [](int, int) {});
   }
 
  private:

@@ -19,35 +19,23 @@ class TransposedTiles {
   // By the whole grid.
   __device__ void run() {
     __shared__ int next;
-    // A block takes strides of nodes, in each of which a tile may begin, as many at a time as its last tile had; and
-    // those that come next as late as there is time for the answer.
-    const int strides = static_cast<int>(t_.num_boundaries) - 1;
-    int stride = static_cast<int>(blockIdx.x), count = 1, last_count = 1;
-    while (stride < strides) {
-      int next_stride = strides, next_count = 0;  // the one as thread 0 has it
-      const auto take_next = [&] {
-        if (next_count > 0) return;
-        next_count = last_count;
-        if (threadIdx.x == 0 && !*const_cast<volatile int*>(&found_.wide)) {
-          next_stride = static_cast<int>(gridDim.x) + atomicAdd(&found_.next_stride, next_count);
-        }
-      };
-      for (int t = stride; t < min(stride + count, strides); ++t) {
-        const int first = t_.tiles[t], nodes = t_.tiles[t + 1] - first;
-        if (nodes <= 0) continue;
-        last_count = max(nodes / tile::kStride, 1);
-        if (nodes > TileTranspose::kMaxNodes) {
-          if (threadIdx.x == 0) found_.wide = 1;
-        } else {
-          transpose(first, nodes, take_next);
-        }
+    const TileQueue queue(t_.queue, found_.queued);
+    const int tiles = queue.size();
+    for (int i = static_cast<int>(blockIdx.x); i < tiles;) {
+      const int tile = queue[i], first = t_.tiles[tile], nodes = t_.tiles[tile + 1] - first;
+      if (nodes > TileTranspose::kMaxNodes) {
+        if (threadIdx.x == 0) found_.wide = 1;
+        break;
       }
-      take_next();
-      if (threadIdx.x == 0) next = next_stride;
+      int next_i = tiles;  // as thread 0 has it; taken as late as there is time for the answer
+      transpose(first, nodes, [&] {
+        if (threadIdx.x == 0 && !*const_cast<volatile int*>(&found_.wide)) {
+          next_i = static_cast<int>(gridDim.x) + atomicAdd(&found_.next_tile, 1);
+        }
+      });
+      if (threadIdx.x == 0) next = next_i;
       __syncthreads();
-      stride = next;
-      count = next_count;
-      __syncthreads();
+      i = next;
     }
     if (grid_thread() == 0) {
       t_.template form<!kByDst>().pointers[0] = 0;
@@ -116,7 +104,8 @@ class TransposedTiles {
     }
   }
 
-  // The same. An edge's item is its number in the list, which has no self-loops; those that were put in come behind it.
+  // The same, where there is no room for all three arrays at a time the places of columns after the rest. An edge's
+  // item is its number in the list, which has no self-loops; those that were put in come behind it.
   template <class PlaceInRow>
   __device__ __forceinline__ void make_rows(const TileTranspose& tile, int first,
                                             const PlaceInRow& place_in_row) const {
@@ -128,7 +117,9 @@ class TransposedTiles {
         put(place_in_row(i, j, across), i, j, place, place - base - (kSelfLoops ? j + (i > j) : 0));
       });
     };
-    uint16_t *columns = tile.room(3), *items = columns + tile.num_edges(), *places = items + tile.num_edges();
+    const bool has_room = tile.room(3) != nullptr;
+    uint16_t *columns = tile.room(has_room ? 3 : 2), *items = columns + tile.num_edges();
+    uint16_t* places = has_room ? items + tile.num_edges() : columns;
     if (!columns) {
       return for_edges([&](int e, int i, int j, int place, int item) {
         t_.rows.other[e] = first + j;
@@ -136,17 +127,23 @@ class TransposedTiles {
         t_.columns.item[place] = e;
       });
     }
+    const auto put_place = [&](int e, int place) { places[place - base] = static_cast<uint16_t>(e - base); };
     for_edges([&](int e, int i, int j, int place, int item) {
       columns[e - base] = static_cast<uint16_t>(j);
       items[e - base] = static_cast<uint16_t>(is_loop(i, j) ? kLoop : item);
-      places[place - base] = static_cast<uint16_t>(e - base);
+      if (has_room) put_place(e, place);
     });
     __syncthreads();
     for (int e = threadIdx.x; e < tile.num_edges(); e += kGridThreads) {
       t_.rows.other[base + e] = first + columns[e];
       t_.rows.item[base + e] = items[e] == kLoop ? first_loop + columns[e] : first_item + items[e];
-      t_.columns.item[base + e] = base + places[e];
     }
+    if (!has_room) {
+      __syncthreads();
+      for_edges([&](int e, int, int, int place, int) { put_place(e, place); });
+      __syncthreads();
+    }
+    for (int e = threadIdx.x; e < tile.num_edges(); e += kGridThreads) t_.columns.item[base + e] = base + places[e];
   }
 
   const CompressTask<Coo>& t_;
