@@ -102,6 +102,10 @@ struct Matrix {
 
   // Where kScaled: what a row's numbers are to be multiplied by.
   __device__ __forceinline__ float& scale(int row) const { return reinterpret_cast<float*>(bytes + kScalesBegin)[row]; }
+  // Of chunk rows (j, 0) and (j, 1).
+  __device__ __forceinline__ float2 scales(int j) const {
+    return *reinterpret_cast<const float2*>(&scale(chunk_row(j, 0)));
+  }
 };
 template <class S>
 using Chunk = Matrix<S, kChunk>;

@@ -13,9 +13,6 @@ namespace dfgnn::cuda::tile {
 struct AdditiveFactors {
   float whole, sloped;
 
-  // Where that is less, sums of weights are too small.
-  static constexpr float kLeast = 0x1p-40f;
-
   __device__ __forceinline__ static float exponential(float x) { return exp2_of(kLog2e * x); }
 
   __device__ __forceinline__ static AdditiveFactors of_src(float b, float top, float slope) {

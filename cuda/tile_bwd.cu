@@ -1,10 +1,11 @@
 // Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes delta and
-// the gradients of dst and of the logits' edge terms, one over columns those of src and value; each writes every
-// result once.
+// the gradients of dst and of the logits' edge terms, one over columns, whose first blocks begin before the last of the
+// other end, those of src and value; each writes every result once.
 #include "device.h"
 #include "edge_by_edge.cuh"
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
+#include "tile_logit.cuh"
 #include "tile_masks.cuh"
 #include "tile_products.cuh"
 #include "tile_shapes.cuh"
@@ -14,26 +15,27 @@ namespace {
 
 using namespace tile;
 
-// What a node brings to the gradients of its row's logits.
+// What a node brings to the gradients of its row's logits; lse in their unit.
 struct RowTerms {
-  float dst, lse, delta;
+  float term, lse, delta;
 
   template <Score score, class T>
-  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, int i, int h) {
-    return {dst_term<score>(a, i, h), lse_of(a, g, i, h), a.at(g.delta, a.scalar(i, h))};
+  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, const void* delta, int i,
+                                                int h) {
+    return {Terms<false>::of_other<score>(a, i, h), lse_of<score>(a, g, i, h), a.at(delta, a.scalar(i, h))};
   }
 
   // That of a row without edges is no number to subtract from masks; any will do.
-  template <class T>
+  template <Score score, class T>
   __device__ __forceinline__ static float lse_of(const Typed<T>& a, const Gradients& g, int i, int h) {
     const float lse = a.at(g.lse, a.scalar(i, h));
-    return lse == -INFINITY ? 0 : lse;
+    return lse == -INFINITY ? 0 : kUnit<score> * lse;
   }
 
   // Those of a chunk's row, this being what a lane has, of the row of its number.
   template <Score score>
   __device__ __forceinline__ RowTerms of_chunk_row(int j, int c) const {
-    return {score == Score::dot ? dst : tile::of_chunk_row(dst, j, c), tile::of_chunk_row(lse, j, c),
+    return {score == Score::dot ? term : tile::of_chunk_row(term, j, c), tile::of_chunk_row(lse, j, c),
             tile::of_chunk_row(delta, j, c)};
   }
 };
@@ -76,12 +78,10 @@ class OutPieces {
 };
 
 // As edge_gradient, with a mask, which makes all of it 0 where there is no edge. keep: 1 without kPositions.
-template <Score score, bool kPositions, class T>
-__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Typed<T>& a, float mask, float dot, float dp,
-                                                               const RowTerms& row, float src, int64_t e, int h,
-                                                               float keep) {
-  const auto s = logit_of<score, kPositions>(a, dot, row.dst, src, e, h);
-  const float p = exp2_of(kLog2e * (s.value + mask - row.lse));
+template <Score score>
+__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Logit<float>& s, float mask, float dp,
+                                                               const RowTerms& row, float keep) {
+  const float p = weight_of<score>(s.value + mask - row.lse);
   const float ds = p * (keep * dp - row.delta);
   return {keep * p, ds, ds * s.slope};
 }
@@ -115,6 +115,7 @@ template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
                                             int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
+  using Side = Terms<true>;
   masks.stage(a.row_masks, w);
   const WindowRows<S> grads{stages}, queries{stages + WindowRows<S>::kBytes};
   Rows<S>(a, g.grad_out, h).stage(grads, w.first, w.first + w.count);
@@ -126,13 +127,14 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      row[k][v] = {dst_term<score>(a, i[v], h + k), RowTerms::lse_of(a, g, i[v], h + k), 0};
+      row[k][v] = {Side::of_window<score>(a, i[v], h + k), RowTerms::lse_of<score>(a, g, i[v], h + k), 0};
     }
   });
   wait_for_copies();
   Rows<S>::prepare(grads);
   if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
+  const RowFactors<S> grad_factors(grads, 1, 1), query_factors(queries, row[0][0].term, row[0][1].term);
   auto [active, mine, others] = masks.read<kPositions>(w);
 
   for_heads<S>(a.heads, h, [&](int k) {
@@ -160,7 +162,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = src_term<score>(a, lane_node, h + k); });
+    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = Side::of_other<score>(a, lane_node, h + k); });
     const Chunk<S> values = chunks.first();
     if (works) {
       edges.load(chunk);
@@ -168,10 +170,10 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     }
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
-      if (joins) start_product_nt<S>(dp, grads, values, k);
+      if (joins) start_product_nt<S>(dp, grads, grad_factors, values, k);
       const Chunk<S> keys = kNeedsDots ? chunks.second() : values;
       if (joins) {
-        if (kNeedsDots) start_product_nt<S>(s, queries, keys, k);
+        if (kNeedsDots) start_product_nt<S>(s, queries, query_factors, keys, k);
         finish<S>(dp, s);
       }
       Weights<S> weights = {};
@@ -185,10 +187,11 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
           const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
 #pragma unroll
           for (int v = 0; v < 2; ++v) {
+            const float term = kProductsHaveTerms<score, S> ? 1 : row[k][v].term;
             const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-            const auto d =
-                masked_gradient<score, kPositions>(a, edges.mask(v, j, c), s[j][2 * v + c], dp[j][2 * v + c], row[k][v],
-                                                   src, e, h + k, kPositions ? kept.factor(v, j, c) : 1);
+            const auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, src, e, h + k, kUnit<score>);
+            const auto d = masked_gradient<score>(logit, edges.mask(v, j, c), dp[j][2 * v + c], row[k][v],
+                                                  kPositions ? kept.factor(v, j, c) : 1);
             s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
             grad_scalar[k][v] += d.operand;
             if (kPositions && edges.has(v, j, c)) {
@@ -229,6 +232,7 @@ template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
                                                int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
+  using Side = Terms<false>;
   masks.stage(a.column_masks, w);
   const WindowRows<S> values{stages}, keys{stages + WindowRows<S>::kBytes};
   Rows<S>(a, a.value, h).stage(values, w.first, w.first + w.count);
@@ -238,12 +242,13 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   float src[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-    for (int v = 0; v < 2; ++v) src[k][v] = src_term<score>(a, node[v], h + k);
+    for (int v = 0; v < 2; ++v) src[k][v] = Side::of_window<score>(a, node[v], h + k);
   });
   wait_for_copies();
   Rows<S>::prepare(values);
   if (kNeedsDots) Rows<S>::prepare(keys);
   __syncthreads();
+  const RowFactors<S> value_factors(values, 1, 1), key_factors(keys, src[0][0], src[0][1]);
   auto [active, mine, others] = masks.read<kPositions>(w);
 
   const Places places(a.colptr, a.num_edges, w);
@@ -252,6 +257,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   KeptEdges kept(masks, places, others, dropout.kept());
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
+  const void* delta = when_written(g.delta);
   Features<S> grad[S::kHeads], grad_value[S::kHeads];
   float grad_scalar[S::kHeads][2] = {};
 
@@ -261,7 +267,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     RowTerms lane_row[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, lane_node, h + k); });
+    for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, delta, lane_node, h + k); });
     const Chunk<S> grads = chunks.first();
     if (works) {
       edges.load(chunk);
@@ -270,10 +276,10 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
     for_heads<S>(a.heads, h, [&](int k) {
       Logits p = {}, s = {};
-      if (joins) start_product_nt<S>(p, values, grads, k);  // here p is dp
+      if (joins) start_product_nt<S>(p, values, value_factors, grads, k);  // here p is dp
       const Chunk<S> queries = kNeedsDots ? chunks.second() : grads;
       if (joins) {
-        if (kNeedsDots) start_product_nt<S>(s, keys, queries, k);
+        if (kNeedsDots) start_product_nt<S>(s, keys, key_factors, queries, k);
         finish<S>(p, s);
       }
       Weights<S> weights = {}, value_weights = {};
@@ -287,12 +293,13 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
           const RowTerms row = lane_row[k].template of_chunk_row<score>(j, c);
 #pragma unroll
           for (int v = 0; v < 2; ++v) {
+            const float term = kProductsHaveTerms<score, S> ? 1 : src[k][v];
             int64_t e = 0;
             if (has_terms && edges.has(v, j, c)) e = edge_at(edges.place(v, j, c));
-            const auto d =
-                masked_gradient<score, kPositions>(a, edges.mask(v, j, c), s[j][2 * v + c], p[j][2 * v + c], row,
-                                                   src[k][v], e, h + k, kPositions ? kept.factor(v, j, c) : 1);
-            s[j][2 * v + c] = score == Score::cosine ? d.operand * row.dst : d.operand;
+            const auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, row.term, e, h + k, kUnit<score>);
+            const auto d = masked_gradient<score>(logit, edges.mask(v, j, c), p[j][2 * v + c], row,
+                                                  kPositions ? kept.factor(v, j, c) : 1);
+            s[j][2 * v + c] = score == Score::cosine ? d.operand * row.term : d.operand;
             p[j][2 * v + c] = d.weight;
             grad_scalar[k][v] += d.operand;
           }
@@ -341,6 +348,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
   extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
   __shared__ WindowMasks masks;
   BlockWindow w;
+  if (kRows) let_next_begin();
   if (!read_window<kRows ? WindowOrder::from_last : WindowOrder::from_first>(a, w)) return;
   for_groups<S>(a.heads, [&](int h) {
     if constexpr (kRows) {
@@ -358,7 +366,7 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
   const Typed<typename S::T> typed{a};
   const cudaError_t error = launch_tile<S>(tile_bwd_kernel<true, score, S, kPositions>, bytes, a, stream, typed, g);
   if (error != cudaSuccess) return error;
-  return launch_tile<S>(tile_bwd_kernel<false, score, S, kPositions>, bytes, a, stream, typed, g);
+  return launch_tile<S, true>(tile_bwd_kernel<false, score, S, kPositions>, bytes, a, stream, typed, g);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "tile_additive.cuh"
 #include "tile_chunks.cuh"
 #include "tile_edges.cuh"
+#include "tile_logit.cuh"
 #include "tile_masks.cuh"
 #include "tile_products.cuh"
 #include "tile_shapes.cuh"
@@ -14,7 +15,8 @@ namespace {
 using namespace tile;
 
 // A row's maximum may grow by this much before what was summed is scaled down.
-constexpr float kSlack = 5.5f;
+template <Score score>
+constexpr float kSlack = 5.5f * kUnit<score>;
 
 // Shared memory: queries and chunks of keys and values. Single ones, for more blocks; but warpgroups wait less for two,
 // and so do the additive score, of values alone, and several heads, which need keys and values together.
@@ -33,12 +35,13 @@ struct Running {
   float m[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
   // Goes on to chunks with such a largest logit, of a thread's elements. is_first: nothing has been added yet.
+  template <Score score>
   __device__ __forceinline__ void grow(float (&largest)[2], bool is_first) {
     bool grows = false;
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       largest[v] = lanes_max<4>(largest[v]);
-      grows |= largest[v] > m[v] + kSlack;
+      grows |= largest[v] > m[v] + kSlack<score>;
     }
     if (!__any_sync(kAllLanes, grows)) return;
     float fade[2];
@@ -46,12 +49,16 @@ struct Running {
     for (int v = 0; v < 2; ++v) {
       const float before = m[v];
       m[v] = max(before, largest[v]);
-      fade[v] = before == -INFINITY ? 0 : exp2_of(kLog2e * (before - m[v]));
+      fade[v] = before == -INFINITY ? 0 : weight_of<score>(before - m[v]);
       sum[v] *= fade[v];
     }
     if (!is_first) out.fade(fade);
   }
 };
+
+// Rows whose weights sum up to less go edge by edge: factors of additive scores may have lost bits, or logits are the
+// least there are, which times log2(e) are -inf.
+constexpr float kLeast = 0x1p-40f;
 
 // Whether weights are products of two factors, made for each node. Not in float16, whose weights have to be near their
 // row's largest.
@@ -64,6 +71,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
                                                const BlockWindow& w, int h, WindowMasks& masks, unsigned char* stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   constexpr bool kFactored = kHasFactors<score, S, kPositions>;
+  using Side = Terms<true>;
   masks.stage(a.row_masks, w);
   const WindowRows<S> queries{stages};
   if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
@@ -76,7 +84,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   TileSrcs srcs[S::kHeads];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-    for (int v = 0; v < 2; ++v) dst[k][v] = dst_term<score>(a, i[v], h + k);
+    for (int v = 0; v < 2; ++v) dst[k][v] = Side::of_window<score>(a, i[v], h + k);
     if constexpr (kFactored) srcs[k].load(a, w, h + k);
   });
   wait_for_copies();
@@ -91,6 +99,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       }
     }
   });
+  const RowFactors<S> query_factors(queries, dst[0][0], dst[0][1]);
   auto [active, mine, others] = masks.read<kPositions>(w);
 
   const Places places(a.rowptr, a.num_edges, w);
@@ -106,7 +115,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     const bool works = S::kWarpgroup || (mine >> chunk & 1);
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = src_term<score>(a, lane_node, h + k); });
+    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = Side::of_other<score>(a, lane_node, h + k); });
     const Chunk<S> keys = chunks.first();
     if (works) {
       edges.load(chunk);
@@ -117,7 +126,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       Logits p = {};
       if (works) {
         if (kNeedsDots) {
-          start_product_nt<S>(p, queries, keys, k);
+          start_product_nt<S>(p, queries, query_factors, keys, k);
           finish<S>(p);
         }
         if constexpr (kFactored) {
@@ -142,12 +151,13 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
             for (int v = 0; v < 2; ++v) {
               float& s = p[j][2 * v + c];
+              const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
               const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-              s = logit_of<score, kPositions>(a, s, dst[k][v], src, e, h + k).value + edges.mask(v, j, c);
+              s = logit_of<score, kPositions>(a, s, term, src, e, h + k, kUnit<score>).value + edges.mask(v, j, c);
               largest[v] = max(largest[v], s);
             }
           }
-          to.grow(largest, is_first);
+          to.template grow<score>(largest, is_first);
           if (draws) {
             kept.draw([&](int place) { return dropout.keeps(places.of_all(place), h + k); });
           }
@@ -157,7 +167,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
             for (int x = 0; x < 8; ++x) {
               float& s = p[x / 2][2 * v + x % 2];
-              s = exp2_of(kLog2e * (s - base));
+              s = weight_of<score>(s - base);
               to.sum[v] += s;
               if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
             }
@@ -182,10 +192,11 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
       infinite += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
-      if (kFactored && sum < AdditiveFactors::kLeast && masks.has_edges(window_row(v))) infinite = NAN;
+      if (sum < kLeast && masks.has_edges(window_row(v))) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
-      const float lse = kFactored && sum == 0 ? -INFINITY : of.m[v] + log(sum);  // without factors m is
+      const float m = score == Score::additive ? of.m[v] : kLn2 * of.m[v];
+      const float lse = kFactored && sum == 0 ? -INFINITY : m + log(sum);  // without factors m is
       if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse;
     });
     others |= rows_not_zero(infinite, v);

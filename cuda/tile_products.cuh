@@ -131,29 +131,44 @@ __device__ __forceinline__ void warpgroup_nt(Logits& acc, Logits& low, const Win
   warpgroup::commit();
 }
 
-// Of factors held in scaled halves.
+// Where a window's rows are held in scaled halves: what products with this thread's rows are multiplied by, a row's
+// term and its scale. That comes before the scales of chunks, which are as they may be, and so must not be too large:
+// rows for which it is become NaN, and go edge by edge.
 template <class S>
-__device__ __forceinline__ void unscale(Logits& acc, const Logits& low, const WindowRows<S>& window,
-                                        const Chunk<S>& chunk) {
-  float scale[2];
-#pragma unroll
-  for (int v = 0; v < 2; ++v) scale[v] = window.scale(window_row(v));
-#pragma unroll
-  for (int x = 0; x < 8; ++x) {
-    const float by = chunk.scale(chunk_row(x / 2, x % 2));
+struct RowFactors {
+  float by[2];
+
+  // Once the window is prepared.
+  __device__ __forceinline__ RowFactors(const WindowRows<S>& window, float term_0, float term_1) {
+    if constexpr (!S::kScaled) return;
+    constexpr float kLimit = 0x1p90f;  // products of halves are below 2^38
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      const int i = 2 * v + x % 2;
-      if constexpr (S::kSplit) acc[x / 2][i] += low[x / 2][i] * kDown;
-      acc[x / 2][i] *= min(by, scale[v]);  // the smaller first: it may be that only all three have a product
-      acc[x / 2][i] *= max(by, scale[v]);
+      const float factor = window.scale(window_row(v)) * (v == 0 ? term_0 : term_1);
+      by[v] = fabsf(factor) < kLimit ? factor : NAN;
+    }
+  }
+};
+
+// Of factors held in scaled halves.
+template <class S>
+__device__ __forceinline__ void unscale(Logits& acc, const Logits& low, const RowFactors<S>& rows,
+                                        const Chunk<S>& chunk) {
+#pragma unroll
+  for (int j = 0; j < kChunk / 8; ++j) {
+    const float2 scales = chunk.scales(j);
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      if constexpr (S::kSplit) acc[j][x] += low[j][x] * kDown;
+      acc[j][x] *= rows.by[x / 2];
+      acc[j][x] *= x % 2 == 0 ? scales.x : scales.y;
     }
   }
 }
 
 template <class S>
-__device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S>& window, const Chunk<S>& chunk,
-                                                 int head) {
+__device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S>& window, const RowFactors<S>& rows,
+                                                 const Chunk<S>& chunk, int head) {
   Logits low;
   if constexpr (S::kWarpgroup) {
     warpgroup_nt<S>(acc, low, window, chunk);
@@ -165,7 +180,7 @@ __device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S
   } else {
     warp_nt<S>(acc, low, window, chunk, head);
   }
-  if constexpr (S::kScaled) unscale<S>(acc, low, window, chunk);
+  if constexpr (S::kScaled) unscale<S>(acc, low, rows, chunk);
 }
 
 // ---- P * chunk
@@ -178,13 +193,12 @@ __device__ __forceinline__ void scale_weights(Logits& p, Features<S>& acc, const
   constexpr int kBits = 11;  // of a row's largest weight, so that it may grow
   float largest[2] = {0, 0};
 #pragma unroll
-  for (int x = 0; x < 8; ++x) {
-    const float by = chunk.scale(chunk_row(x / 2, x % 2));
+  for (int j = 0; j < kChunk / 8; ++j) {
+    const float2 scales = chunk.scales(j);
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      float& weight = p[x / 2][2 * v + x % 2];
-      weight *= by;
-      largest[v] = max(largest[v], fabsf(weight));
+    for (int x = 0; x < 4; ++x) {
+      p[j][x] *= x % 2 == 0 ? scales.x : scales.y;
+      largest[x / 2] = max(largest[x / 2], fabsf(p[j][x]));
     }
   }
   bool outgrows = false;

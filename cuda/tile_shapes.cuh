@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "dependent.cuh"
 #include "tile_window.cuh"
 
 namespace dfgnn::cuda::tile {
@@ -43,8 +44,8 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
 // Whether anything depends on the place of an edge: the kernels' kPositions.
 inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
 
-// Launches a kernel over tiles and heads.
-template <class S, class Kernel, class... Arguments>
+// Launches a kernel over tiles and heads. kDependent: see dependent.cuh.
+template <class S, bool kDependent = false, class Kernel, class... Arguments>
 cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
@@ -52,6 +53,7 @@ cudaError_t launch_tile(Kernel kernel, int shared_bytes, const Attention& a, cud
   if (error != cudaSuccess) return error;
   const unsigned blocks = blocks_of(a.num_tiles);
   const dim3 grid(blocks, group_blocks<S>(blocks, a.heads));
+  if constexpr (kDependent) return launch_dependent(kernel, grid, kThreads, shared_bytes, stream, arguments...);
   kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments...);
   return cudaGetLastError();
 }

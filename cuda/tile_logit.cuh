@@ -1,0 +1,40 @@
+// Logits in the tile kernels. Those that are products are to the base 2, times log2(e), which comes with the term of
+// the window's node; a sum is as it is, as its terms may cancel.
+#pragma once
+
+#include "tile.cuh"
+
+namespace dfgnn::cuda::tile {
+
+// What logits are multiplied by.
+template <Score score>
+constexpr float kUnit = score == Score::additive ? 1 : kLog2e;
+
+// Of a logit less what its row's have in common.
+template <Score score>
+__device__ __forceinline__ float weight_of(float logit) {
+  return exp2_of(score == Score::additive ? kLog2e * logit : logit);
+}
+
+// What nodes bring to logits. kRows: windows are of rows, else of columns.
+template <bool kRows>
+struct Terms {
+  // With dot's scale.
+  template <Score score, class T>
+  __device__ __forceinline__ static float of_window(const Typed<T>& a, int node, int h) {
+    if constexpr (score == Score::dot) return kUnit<score> * a.logit_scale;
+    return kUnit<score> * (kRows ? dst_term<score>(a, node, h) : src_term<score>(a, node, h));
+  }
+
+  template <Score score, class T>
+  __device__ __forceinline__ static float of_other(const Typed<T>& a, int node, int h) {
+    if constexpr (score == Score::dot) return 1;
+    return kRows ? src_term<score>(a, node, h) : dst_term<score>(a, node, h);
+  }
+};
+
+// Whether products that make logits have been multiplied by the window's terms (tile_products.cuh).
+template <Score score, class S>
+constexpr bool kProductsHaveTerms = S::kScaled && score != Score::additive;
+
+}  // namespace dfgnn::cuda::tile
