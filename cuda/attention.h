@@ -56,8 +56,8 @@ struct Attention {
   int64_t num_tiles;
   const int *windows, *row_masks, *column_masks;
   int64_t max_degree = -1;  // edges of the longest row, where it is known, to go the shorter way where none is long
-  // Of the resident kernels: where tiles begin and end, [num_tiles][2] (tile_geometry.h); the most nodes of a tile, and
-  // the most batches of its edges (resident_slices.cuh), more or less.
+  // Of the resident kernels: boundaries of tiles, each once, [num_tiles + 1]; the most nodes of a tile, and the most
+  // batches of its edges (resident_slices.cuh), more or less.
   Index tile_list;
   int64_t tile_nodes = -1, tile_batches = -1;
   bool allow_tf32 = false;  // whether products of float32 on tensor cores may have the accuracy of TF32

@@ -94,7 +94,7 @@ struct MakeMasks {
 };
 cudaError_t make_masks(const MakeMasks& task, cudaStream_t stream);
 
-// The list of tiles (tile_geometry.h): tiles [boundaries_of(num_nodes)], list [size_of_list(num_nodes)].
+// The list of tiles (tile_geometry.h): tiles and list [boundaries_of(num_nodes)].
 cudaError_t list_tiles(const int* tiles, int64_t num_nodes, int* list, cudaStream_t stream);
 
 // What the largest tile takes of the resident kernels: sizes [2] = (nodes, batches of edges, of rows or of columns),

@@ -15,8 +15,8 @@ template <class S, class Visit, class ByEdges>
 __device__ __forceinline__ void for_tiles(const Typed<typename S::T>& a, const Visit& visit, const ByEdges& by_edges) {
   const int nodes = static_cast<int>(a.num_dst);
   const auto tile_of = [&](int64_t t) {  // those behind the last node come last
-    const int begin = static_cast<int>(clamp_to(a.tile_list[2 * t], nodes));
-    return Tile{begin, max(static_cast<int>(clamp_to(a.tile_list[2 * t + 1], nodes)) - begin, 0)};
+    const int begin = static_cast<int>(clamp_to(a.tile_list[t], nodes));
+    return Tile{begin, max(static_cast<int>(clamp_to(a.tile_list[t + 1], nodes)) - begin, 0)};
   };
   uint32_t left = 0;  // a bit for each of the first, one for the rest
   int bit = 0;

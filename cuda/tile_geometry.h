@@ -56,17 +56,11 @@ constexpr I size_with_masks(const I& nodes) {
   return masks_begin(nodes) + nodes * (2 * kMaskWords);
 }
 
-// Behind that, or behind boundaries alone, the list of tiles that the resident kernels read: where each begins and
-// ends, in the order in which blocks take them, and then the number of nodes. Where that many or fewer have nodes,
-// those of most nodes come first, so that all blocks end at about the same time; of more, as they are.
-constexpr int kMostSorted = 4096, kSizeBits = 11;  // as many nodes as have so many bits, and more, count as the same
+// Behind that, or behind boundaries alone, the same boundaries each once, and then the number of nodes: the list of
+// tiles that the resident kernels read.
 template <class I>
 constexpr I size_of_list(const I& nodes) {
-  return boundaries_of(nodes) * 2;
-}
-DFGNN_ANYWHERE constexpr unsigned size_key(int64_t begin, int64_t end) {
-  constexpr int64_t kMost = (1 << kSizeBits) - 1;
-  return static_cast<unsigned>(end - begin < kMost ? end - begin : kMost);
+  return boundaries_of(nodes);
 }
 
 // What a tensor of so many numbers has of these.

@@ -1,6 +1,5 @@
 // Tiles of a graph, what they cost, their list and sizes, their windows, and the masks of its nodes.
 #include <algorithm>
-#include <cub/block/block_radix_sort.cuh>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
@@ -66,55 +65,23 @@ __global__ void __launch_bounds__(tile::kThreads)
   }
 }
 
-// Where a tile of the list begins and ends.
-struct ListedTile {
-  int begin, end;
-};
-
 // By one block.
-constexpr int kListThreads = 1024, kSortedItems = tile::kMostSorted / kListThreads;
+constexpr int kListThreads = 1024;
 __global__ void __launch_bounds__(kListThreads)
-    list_kernel(const int* tiles, int64_t num_boundaries, int num_nodes, ListedTile* list) {
+    list_kernel(const int* tiles, int64_t num_boundaries, int num_nodes, int* list) {
   using Scan = cub::BlockScan<int, kListThreads>;
-  using Sort = cub::BlockRadixSort<unsigned, kListThreads, kSortedItems>;
-  __shared__ union {
-    typename Scan::TempStorage scan;
-    typename Sort::TempStorage sort;
-  } storage;
+  __shared__ typename Scan::TempStorage storage;
   int64_t listed = 0;
   for (int64_t begin = 0; begin < num_boundaries; begin += kListThreads) {
     const int64_t i = begin + threadIdx.x;
     const bool is_tile = i + 1 < num_boundaries && tiles[i] < tiles[i + 1];
     int place, count;
-    Scan(storage.scan).ExclusiveSum(is_tile, place, count);
-    if (is_tile) list[listed + place] = {tiles[i], tiles[i + 1]};
+    Scan(storage).ExclusiveSum(is_tile, place, count);
+    if (is_tile) list[listed + place] = tiles[i];
     listed += count;
     __syncthreads();
   }
-  for (int64_t i = listed + threadIdx.x; i < num_boundaries; i += kListThreads) list[i] = {num_nodes, num_nodes};
-  if (listed > tile::kMostSorted) return;
-
-  constexpr int kPlaceBits = 12;
-  static_assert(1 << kPlaceBits == tile::kMostSorted);
-  const int first = static_cast<int>(threadIdx.x) * kSortedItems;
-  unsigned keys[kSortedItems];  // sizes over places
-#pragma unroll
-  for (int u = 0; u < kSortedItems; ++u) {
-    const int place = first + u;
-    const unsigned size = place < listed ? tile::size_key(list[place].begin, list[place].end) : 0;
-    keys[u] = size << kPlaceBits | place;
-  }
-  Sort(storage.sort).SortDescending(keys, kPlaceBits, kPlaceBits + tile::kSizeBits);
-  ListedTile found[kSortedItems];
-#pragma unroll
-  for (int u = 0; u < kSortedItems; ++u) {
-    if (first + u < listed) found[u] = list[keys[u] % tile::kMostSorted];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int u = 0; u < kSortedItems; ++u) {
-    if (first + u < listed) list[first + u] = found[u];
-  }
+  for (int64_t i = listed + threadIdx.x; i < num_boundaries; i += kListThreads) list[i] = num_nodes;
 }
 
 // A block a tile.
@@ -200,8 +167,7 @@ cudaError_t make_masks(const MakeMasks& t, cudaStream_t stream) {
 }
 
 cudaError_t list_tiles(const int* tiles, int64_t num_nodes, int* list, cudaStream_t stream) {
-  list_kernel<<<1, kListThreads, 0, stream>>>(tiles, tile::boundaries_of(num_nodes), static_cast<int>(num_nodes),
-                                              reinterpret_cast<ListedTile*>(list));
+  list_kernel<<<1, kListThreads, 0, stream>>>(tiles, tile::boundaries_of(num_nodes), static_cast<int>(num_nodes), list);
   return cudaGetLastError();
 }
 

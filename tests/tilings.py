@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 # cuda/tile_geometry.h
 STRIDE, WARP_ROWS, WINDOW, CHUNK, MAX_CHUNKS = 64, 16, 64, 32, 24
-MOST_SORTED = 4096
 
 SQUARE = [name for name in graphs.GRAPHS if (g := graphs.make(name)).num_src == g.num_dst]
 
@@ -30,21 +29,12 @@ def sizes_of(graph: Csr, tiles: torch.Tensor) -> list[int]:
 def resident_route(graph: Csr, boundaries: list[int] | None = None, **sizes: int) -> dict:
     """Tiles with their list, as they are or cut anywhere; sizes of the largest, if not given."""
     found, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
-    cuts = sorted(set(found.tolist())) if boundaries is None else boundaries
-    cuts += [graph.num_dst] * (found.numel() - len(cuts))
-    tiles = torch.tensor(cuts[: found.numel()], dtype=found.dtype, device=found.device)
+    listed = sorted(set(found.tolist())) if boundaries is None else boundaries
+    listed += [graph.num_dst] * (found.numel() - len(listed))
+    tiles = torch.tensor(listed[: found.numel()], dtype=found.dtype, device=found.device)
     nodes, batches = sizes_of(graph, tiles)
     given = {"tile_nodes": nodes, "tile_batches": batches} | sizes
-    return {"tiles": torch.cat([found, tile_list(tiles)]), **given}
-
-
-def tile_list(tiles: torch.Tensor) -> torch.Tensor:
-    """Where these tiles begin and end, those of most nodes first, then as often where all end."""
-    pairs = [(a, b) for a, b in pairwise(tiles.tolist()) if a < b]
-    if len(pairs) <= MOST_SORTED:
-        pairs.sort(key=lambda pair: pair[0] - pair[1])
-    pairs += [(int(tiles[-1]),) * 2] * (tiles.numel() - len(pairs))
-    return torch.tensor(pairs, dtype=tiles.dtype, device=tiles.device).view(-1)
+    return {"tiles": torch.cat([found, tiles]), **given}
 
 
 @st.composite

@@ -93,7 +93,8 @@ at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const a
   return kernel(tiles.contiguous(), rowptr.contiguous(), col.contiguous(), colptr.contiguous(), row.contiguous());
 }
 
-// The tiles, with masks or without, with the list of them behind that method resident reads (tile_geometry.h).
+// The tiles, with masks or without, with the list of them behind that method resident reads: the same boundaries, each
+// once, and then num_nodes in the places that are left.
 template <auto kernel>
 at::Tensor with_list(const at::Tensor& tiles, int64_t num_nodes) {
   check_index(tiles, "tiles");

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
-#include <utility>
 #include <vector>
 
 #include "../../../cuda/resident_geometry.h"
@@ -204,20 +203,12 @@ at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, con
 
 void list_tiles_cpu(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list) {
   const auto* boundaries = tiles.const_data_ptr<int>();
-  std::vector<std::pair<int, int>> listed;
-  for (int64_t t = 0; t + 1 < boundaries_of(num_nodes); ++t) {
-    if (boundaries[t] < boundaries[t + 1]) listed.emplace_back(boundaries[t], boundaries[t + 1]);
-  }
-  if (listed.size() <= kMostSorted) {
-    const auto key = [](const auto& tile) { return size_key(tile.first, tile.second); };
-    std::stable_sort(listed.begin(), listed.end(), [&](const auto& a, const auto& b) { return key(a) > key(b); });
-  }
   auto* to = list.mutable_data_ptr<int>();
-  for (const auto& [begin, end] : listed) {
-    *to++ = begin;
-    *to++ = end;
+  auto* const end = to + list.numel();
+  for (int64_t t = 0; t + 1 < list.numel(); ++t) {
+    if (boundaries[t] < boundaries[t + 1]) *to++ = boundaries[t];
   }
-  std::fill(to, list.mutable_data_ptr<int>() + list.numel(), static_cast<int>(num_nodes));
+  std::fill(to, end, static_cast<int>(num_nodes));
 }
 
 void tile_sizes_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
