@@ -84,13 +84,15 @@ cudaError_t compress(const Compress& task, void* workspace, size_t& workspace_by
 // Adds the blocks of tiles to blocks [1], unless *counted is not 0.
 cudaError_t count_blocks(const FindTiles& task, const int* counted, cudaStream_t stream);
 
-// Windows of a graph's tiles (may be null), and masks of its rows, or, of its CSC, of its columns: [num_nodes,
-// kMaskWords], see tile_geometry.h.
+// Windows of a graph's tiles [window_blocks(), kWindowWords], in the order in which blocks take them (tile_geometry.h).
+cudaError_t order_windows(const int* tiles, int64_t num_nodes, int* windows, cudaStream_t stream);
+
+// Masks of the rows of a graph's windows, or, of its CSC, of its columns: [num_nodes, kMaskWords].
 struct MakeMasks {
   Index ptr, ind;  // compressed rows or columns
   int64_t num_nodes, num_edges;
-  const int* tiles;
-  int *windows, *masks;
+  const int* windows;
+  int* masks;
 };
 cudaError_t make_masks(const MakeMasks& task, cudaStream_t stream);
 

@@ -32,14 +32,15 @@ DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim
   return number_bytes <= 4 && head_dim <= 128 && head_dim * number_bytes % 16 == 0;
 }
 
-// Numbers that say where tiles begin, and, with masks behind them, where windows begin, an entry for each of
-// window_blocks(), and where the masks of rows begin; then come the columns'. I: int64_t, or a symbolic integer.
+// Numbers that say where tiles begin, and, with masks behind them, where windows begin, as many as window_blocks(), in
+// the order in which blocks take them, and where the masks of rows begin; then come the columns'. I: int64_t, or a
+// symbolic integer.
 template <class I>
 constexpr I boundaries_of(const I& nodes) {
   return (nodes + (kStride - 1)) / kStride + 1;
 }
 template <class I>
-constexpr I window_blocks(const I& strides) {
+DFGNN_ANYWHERE constexpr I window_blocks(const I& strides) {
   return strides * 2;
 }
 constexpr int kWindowWords = 4;
@@ -117,6 +118,18 @@ DFGNN_ANYWHERE Window find_window(int block, int strides, int nodes, const Bound
   const int first = begin + (is_last ? last : t - owner) * size;
   if (first >= end) return {};
   return {begin, end, first, size < end - first ? size : end - first};
+}
+
+// The entry of find_window whose window comes i-th of all. That of a tile's last window comes right after that of its
+// first one: both read the same rows.
+DFGNN_ANYWHERE constexpr int window_entry(int i, int strides) { return i / 2 + i % 2 * strides; }
+
+// But windows of small tiles come before or after all others, so that wherever a pass begins, its last blocks end at
+// about the same time.
+enum class WindowPlace { before, among, after };
+DFGNN_ANYWHERE constexpr WindowPlace window_place(const Window& window, int tiles, int nodes) {
+  const bool is_small = int64_t{8} * (window.end - window.begin) * tiles < int64_t{7} * nodes;  // 7/8 of the mean
+  return !is_small ? WindowPlace::among : window.begin < nodes / 2 ? WindowPlace::before : WindowPlace::after;
 }
 
 }  // namespace dfgnn::cuda::tile

@@ -30,13 +30,11 @@ __device__ __forceinline__ bool find_window(const Attention& a, int block, Block
 // cache what that has read or written last.
 enum class WindowOrder { from_first, from_last };
 
-// This block's as it was found before; whatever is there, it is one. Of entries, as many as blocks_of(strides), each of
-// the first half is followed by that of the second half which has the last window of its tile: both read the same rows.
+// This block's as it was found before; whatever is there, it is one.
 template <WindowOrder kOrder>
 __device__ __forceinline__ bool read_window(const Attention& a, BlockWindow& window) {
-  const unsigned block = kOrder == WindowOrder::from_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-  const unsigned entry = block / 2 + block % 2 * (gridDim.x / 2);
-  const int4 found = __ldg(reinterpret_cast<const int4*>(a.windows) + entry);
+  const unsigned place = kOrder == WindowOrder::from_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+  const int4 found = __ldg(reinterpret_cast<const int4*>(a.windows) + place);
   window.end = min(max(found.y, 0), static_cast<int>(a.num_dst));
   window.begin = max(found.x, 0);
   window.first = max(found.z, window.begin);

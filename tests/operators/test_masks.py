@@ -61,10 +61,28 @@ def expected_windows(tiles: list[int]) -> list[tuple[int, int, int, int]]:
     return windows
 
 
+def place_of(window: tuple[int, ...], tiles: list[int]) -> int:
+    """Before all others, among them or behind them: those of small tiles at both ends."""
+    begin, end, *_ = window
+    count = len(set(tiles)) - 1
+    is_small = 8 * (end - begin) * count < 7 * tiles[-1]
+    return 1 if not is_small else 0 if begin < tiles[-1] // 2 else 2
+
+
 def windows_in(tiles: torch.Tensor) -> slice:
     """Where with_masks puts windows behind these tiles; the masks begin where they end."""
     begin = ceil(tiles.numel() / 4) * 4
     return slice(begin, begin + 2 * (tiles.numel() - 1) * 4)
+
+
+def check_windows(tiles: torch.Tensor, found: torch.Tensor) -> None:
+    boundaries = tiles.tolist()
+    windows = [tuple(w) for w in found[windows_in(tiles)].view(-1, 4).tolist()]
+    used = [w for w in windows if any(w)]
+    assert used == windows[: len(used)]
+    assert sorted(used) == expected_windows(boundaries)
+    where = [place_of(w, boundaries) for w in used]
+    assert where == sorted(where)
 
 
 def check(graph: Csr) -> None:
@@ -72,8 +90,7 @@ def check(graph: Csr) -> None:
     nodes, count = graph.num_dst, tiles.numel()
     places = windows_in(tiles)
     assert found.dtype == torch.int32
-    windows = [tuple(w) for w in found[places].view(-1, 4).tolist()]
-    assert sorted(w for w in windows if any(w)) == expected_windows(tiles.tolist())
+    check_windows(tiles, found)
     assert not found[count : places.start].any()
     assert found.numel() == places.stop + 2 * nodes * WORDS
     assert torch.equal(found[:count], tiles)
@@ -92,6 +109,14 @@ def check(graph: Csr) -> None:
 
 
 test_graphs, test_drawn = make_tests(check)
+
+
+def test_more_windows_than_one_block_takes_at_a_time(device):
+    graph = graphs.batch([70, 3, 130, 64, 200] * 300, 0.02).to(device)
+    tiles, found = masks_of(graph)
+    assert 2 * (tiles.numel() - 1) > 4096
+    check_windows(tiles, found)
+    assert {place_of(w, tiles.tolist()) for w in expected_windows(tiles.tolist())} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("edge_terms", [False, True])

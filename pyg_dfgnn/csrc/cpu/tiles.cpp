@@ -134,9 +134,19 @@ class TileFinder {
 
 void make_windows(const int* tiles, int nodes, int* windows) {
   const int strides = boundaries_of(nodes) - 1;
-  for (int block = 0; block < window_blocks(strides); ++block, windows += kWindowWords) {
-    const Window w = find_window(block, strides, nodes, [&](int t) { return std::clamp(tiles[t], 0, nodes); });
-    std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, windows);
+  int count = 0;
+  for (int t = 0; t < strides; ++t) count += tiles[t] < tiles[t + 1];
+  std::array<std::vector<Window>, 3> places;
+  for (int i = 0; i < window_blocks(strides); ++i) {
+    const auto boundary = [&](int t) { return std::clamp(tiles[t], 0, nodes); };
+    const Window w = find_window(window_entry(i, strides), strides, nodes, boundary);
+    if (w.count > 0) places[static_cast<int>(window_place(w, count, nodes))].push_back(w);
+  }
+  for (const auto& place : places) {
+    for (const Window& w : place) {
+      std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, windows);
+      windows += kWindowWords;
+    }
   }
 }
 

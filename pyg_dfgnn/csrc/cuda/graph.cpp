@@ -97,11 +97,12 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   const int64_t boundaries = cuda::tile::boundaries_of(nodes), unused = windows - to - boundaries;
   C10_CUDA_CHECK(cudaMemcpyAsync(to, tiles.const_data_ptr<int>(), boundaries * sizeof(int), cudaMemcpyDefault, stream));
   C10_CUDA_CHECK(cudaMemsetAsync(to + boundaries, 0, unused * sizeof(int), stream));
-  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* windows, int* masks) {
-    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), to, windows, masks}, stream));
+  C10_CUDA_CHECK(cuda::order_windows(to, nodes, windows, stream));
+  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* masks) {
+    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), windows, masks}, stream));
   };
-  make(rowptr, col, windows, masks);
-  if (colptr.defined()) make(colptr, row, nullptr, masks + nodes * cuda::tile::kMaskWords);
+  make(rowptr, col, masks);
+  if (colptr.defined()) make(colptr, row, masks + nodes * cuda::tile::kMaskWords);
   return result;
 }
 
