@@ -120,16 +120,13 @@ DFGNN_ANYWHERE Window find_window(int block, int strides, int nodes, const Bound
   return {begin, end, first, size < end - first ? size : end - first};
 }
 
-// The entry of find_window whose window comes i-th of all. That of a tile's last window comes right after that of its
-// first one: both read the same rows.
-DFGNN_ANYWHERE constexpr int window_entry(int i, int strides) { return i / 2 + i % 2 * strides; }
-
-// But windows of small tiles come before or after all others, so that wherever a pass begins, its last blocks end at
-// about the same time.
+// Blocks take the windows of a tile one after another, as they read the same rows, and tiles as they lie, but those of
+// less than 4/5 of the mean size before or after all others: a pass may begin at either end, and its last blocks are to
+// end at about the same time.
 enum class WindowPlace { before, among, after };
-DFGNN_ANYWHERE constexpr WindowPlace window_place(const Window& window, int tiles, int nodes) {
-  const bool is_small = int64_t{8} * (window.end - window.begin) * tiles < int64_t{7} * nodes;  // 7/8 of the mean
-  return !is_small ? WindowPlace::among : window.begin < nodes / 2 ? WindowPlace::before : WindowPlace::after;
+DFGNN_ANYWHERE constexpr WindowPlace window_place(int begin, int end, int tiles, int nodes) {
+  const bool is_small = int64_t{5} * (end - begin) * tiles < int64_t{4} * nodes;
+  return !is_small ? WindowPlace::among : begin < nodes / 2 ? WindowPlace::before : WindowPlace::after;
 }
 
 }  // namespace dfgnn::cuda::tile

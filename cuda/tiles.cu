@@ -1,4 +1,4 @@
-// Tiles of a graph, what they cost, their list and sizes, their windows, and the masks of its nodes.
+// Tiles of a graph, what they cost, their list and sizes.
 #include <algorithm>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
@@ -44,88 +44,6 @@ __global__ void __launch_bounds__(tile::kThreads)
     if (is_single && EdgeMask::lane_of_row() == 0) cost += degree;
   }
   if (cost > 0) atomicAdd(reinterpret_cast<unsigned long long*>(blocks), cost);
-}
-
-// How many windows have a place before others, among them, or after them.
-struct WindowCounts {
-  int before, among, after;
-
-  __device__ __forceinline__ WindowCounts operator+(const WindowCounts& x) const {
-    return {before + x.before, among + x.among, after + x.after};
-  }
-  __device__ __forceinline__ int sum() const { return before + among + after; }
-};
-
-// All windows in the order in which blocks take them. By one block.
-constexpr int kOrderThreads = 1024, kOrderItems = 4;
-__global__ void __launch_bounds__(kOrderThreads) windows_kernel(const __grid_constant__ Attention a, int4* windows) {
-  using namespace tile;
-  using Count = cub::BlockReduce<WindowCounts, kOrderThreads>;
-  using Scan = cub::BlockScan<WindowCounts, kOrderThreads>;
-  __shared__ union {
-    typename Count::TempStorage count;
-    typename Scan::TempStorage scan;
-  } storage;
-  __shared__ WindowCounts shared_total;
-  const int strides = static_cast<int>(a.num_tiles), nodes = static_cast<int>(a.num_dst);
-  const int first = static_cast<int>(threadIdx.x) * kOrderItems, all = window_blocks(strides);
-  const auto total = [&](const WindowCounts& own) {
-    const WindowCounts sum = Count(storage.count).Sum(own);
-    if (threadIdx.x == 0) shared_total = sum;
-    __syncthreads();
-    const WindowCounts result = shared_total;
-    __syncthreads();
-    return result;
-  };
-
-  WindowCounts own{};
-  for (int t = threadIdx.x; t < strides; t += kOrderThreads) own.among += a.tiles[t] < a.tiles[t + 1];
-  const int tiles = total(own).among;
-  // Visits those of a thread of the next kOrderItems * kOrderThreads ones.
-  const auto for_windows = [&](int begin, const auto& visit) {
-#pragma unroll
-    for (int u = 0; u < kOrderItems; ++u) {
-      BlockWindow w;
-      const int i = begin + first + u;
-      if (i < all && find_window(a, window_entry(i, strides), w)) visit(w, window_place(w, tiles, nodes));
-    }
-  };
-  const auto place_in = [](WindowCounts& counts, WindowPlace place) -> int& {
-    return place == WindowPlace::before ? counts.before : place == WindowPlace::among ? counts.among : counts.after;
-  };
-  own = {};
-  for (int begin = 0; begin < all; begin += kOrderItems * kOrderThreads) {
-    for_windows(begin, [&](const BlockWindow&, WindowPlace place) { ++place_in(own, place); });
-  }
-  const WindowCounts counts = total(own);
-
-  WindowCounts next{0, counts.before, counts.before + counts.among};  // places
-  for (int begin = 0; begin < all; begin += kOrderItems * kOrderThreads) {
-    WindowCounts mine{}, before, round;
-    for_windows(begin, [&](const BlockWindow&, WindowPlace place) { ++place_in(mine, place); });
-    Scan(storage.scan).ExclusiveScan(mine, before, WindowCounts{}, [](auto x, auto y) { return x + y; }, round);
-    before = next + before;
-    for_windows(begin, [&](const BlockWindow& w, WindowPlace place) {
-      windows[place_in(before, place)++] = {w.begin, w.end, w.first, w.count};
-    });
-    next = next + round;
-    __syncthreads();
-  }
-  for (int i = counts.sum() + static_cast<int>(threadIdx.x); i < all; i += kOrderThreads) windows[i] = {};
-}
-
-// The masks of the rows of the block's window.
-__global__ void __launch_bounds__(tile::kThreads) masks_kernel(const __grid_constant__ Attention a, int* masks) {
-  using namespace tile;
-  __shared__ EdgeMask mask;
-  BlockWindow w;
-  if (!read_window<WindowOrder::from_first>(a, w)) return;
-  mask.fill(a.rowptr, a.col, a.num_edges, w);
-  __syncthreads();
-  int* to = masks + static_cast<int64_t>(w.first) * kMaskWords;
-  for (int x = threadIdx.x; x < w.count * kMaskWords; x += tile::kThreads) {
-    to[x] = mask.rows[x / kMaskWords][x % kMaskWords];
-  }
 }
 
 // By one block.
@@ -179,7 +97,7 @@ __global__ void __launch_bounds__(kSizeThreads) sizes_kernel(const __grid_consta
   }
 }
 
-// What find_window and masks are read from.
+// What find_window and edges are read from.
 Attention tiled(Index ptr, Index ind, int64_t num_nodes, int64_t num_edges, const int* tiles) {
   Attention a{};
   a.rowptr = ptr;
@@ -219,21 +137,6 @@ cudaError_t count_blocks(const FindTiles& t, const int* counted, cudaStream_t st
     const unsigned windows = tile::blocks_of(a.num_tiles), blocks = std::min(windows, kMostBlocks);
     blocks_kernel<<<blocks, tile::kThreads, 0, stream>>>(a, windows, t.blocks, counted);
   }
-  return cudaGetLastError();
-}
-
-cudaError_t order_windows(const int* tiles, int64_t num_nodes, int* windows, cudaStream_t stream) {
-  if (num_nodes == 0) return cudaSuccess;
-  const Attention a = tiled({}, {}, num_nodes, 0, tiles);
-  windows_kernel<<<1, kOrderThreads, 0, stream>>>(a, reinterpret_cast<int4*>(windows));
-  return cudaGetLastError();
-}
-
-cudaError_t make_masks(const MakeMasks& t, cudaStream_t stream) {
-  if (t.num_nodes == 0) return cudaSuccess;
-  Attention a = tiled(t.ptr, t.ind, t.num_nodes, t.num_edges, nullptr);
-  a.windows = t.windows;
-  masks_kernel<<<tile::blocks_of(a.num_tiles), tile::kThreads, 0, stream>>>(a, t.masks);
   return cudaGetLastError();
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <utility>
 #include <vector>
 
 #include "../../../cuda/resident_geometry.h"
@@ -133,17 +134,21 @@ class TileFinder {
 };
 
 void make_windows(const int* tiles, int nodes, int* windows) {
-  const int strides = boundaries_of(nodes) - 1;
-  int count = 0;
-  for (int t = 0; t < strides; ++t) count += tiles[t] < tiles[t + 1];
-  std::array<std::vector<Window>, 3> places;
-  for (int i = 0; i < window_blocks(strides); ++i) {
-    const auto boundary = [&](int t) { return std::clamp(tiles[t], 0, nodes); };
-    const Window w = find_window(window_entry(i, strides), strides, nodes, boundary);
-    if (w.count > 0) places[static_cast<int>(window_place(w, count, nodes))].push_back(w);
+  std::vector<std::pair<int, int>> bounds;
+  for (int t = 0; t + 1 < boundaries_of(nodes); ++t) {
+    const int begin = std::clamp(tiles[t], 0, nodes), end = std::clamp(tiles[t + 1], 0, nodes);
+    if (begin < end) bounds.emplace_back(begin, end);
   }
+  std::array<std::vector<Window>, 3> places;
+  for (const auto& [begin, end] : bounds) {
+    auto& place = places[static_cast<int>(window_place(begin, end, static_cast<int>(bounds.size()), nodes))];
+    const int size = window_rows(end - begin);
+    for (int row = begin; row < end; row += size) place.push_back({begin, end, row, std::min(size, end - row)});
+  }
+  int room = window_blocks(boundaries_of(nodes) - 1);
   for (const auto& place : places) {
     for (const Window& w : place) {
+      if (room-- <= 0) return;
       std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, windows);
       windows += kWindowWords;
     }
