@@ -16,7 +16,8 @@ __device__ __forceinline__ void let_next_begin() {
 #endif
 }
 
-// In a kernel of launch_dependent: what the kernel before writes, which must be read by this pointer, once it is there.
+// In a kernel of launch_dependent: what the kernel before writes, which must be read by this pointer and past the L1
+// cache (__ldcg), once it is there.
 __device__ __forceinline__ const void* when_written(const void* data) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : "+l"(data)::"memory");

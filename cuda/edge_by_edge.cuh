@@ -124,7 +124,8 @@ __device__ __noinline__ void backward_column(const Typed<T>& a, const Gradients&
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
     const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, i, j, e, h);
-    const float delta = kHasDelta ? a.at(g.delta, a.scalar(i, h)) : delta_of(a, g, grad_out, i, h);
+    const float delta = kHasDelta ? __ldcg(static_cast<const float*>(g.delta) + a.scalar(i, h))  // (dependent.cuh)
+                                  : delta_of(a, g, grad_out, i, h);
     const auto d = edge_gradient(s, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)), delta, dropout.factor(e, h));
     grad_scalar += d.operand;
     grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);

@@ -102,7 +102,8 @@ __device__ __forceinline__ auto src_term(const Typed<T>& a, int j, int h) {
 }
 
 // The logit from those terms; `dot` is what PairScore made of the edge's two rows, unused by the additive score.
-// Without kEdgeTerms there are neither a_edge nor bias. unit: of logits, if not 1, which nodes' terms have already.
+// Without kEdgeTerms there are neither a_edge nor bias. unit: of logits that are products, if not 1, which nodes' terms
+// have already.
 template <Score score, bool kEdgeTerms = true, class T>
 __device__ __forceinline__ auto logit_of(const Typed<T>& a, typename Typed<T>::A dot, typename Typed<T>::A dst,
                                          typename Typed<T>::A src, int64_t e, int h, typename Typed<T>::A unit = 1) {
@@ -110,7 +111,7 @@ __device__ __forceinline__ auto logit_of(const Typed<T>& a, typename Typed<T>::A
   Logit<A> s;
   if constexpr (score == Score::additive) {
     A sum = dst + src;
-    if (kEdgeTerms && a.a_edge) sum += unit * a.at(a.a_edge, a.scalar(e, h));
+    if (kEdgeTerms && a.a_edge) sum += a.at(a.a_edge, a.scalar(e, h));
     const A slope = sum > A(0) ? A(1) : a.slope_below_zero;
     s = {sum * slope, slope};
   } else {

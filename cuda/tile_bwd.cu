@@ -22,14 +22,16 @@ struct RowTerms {
   template <Score score, class T>
   __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, const void* delta, int i,
                                                 int h) {
-    return {Terms<false>::of_other<score>(a, i, h), lse_of<score>(a, g, i, h), a.at(delta, a.scalar(i, h))};
+    return {Terms<false>::of_other<score>(a, i, h), lse_of<score>(a, g, i, h),
+            __ldcg(static_cast<const float*>(delta) + a.scalar(i, h))};
   }
 
-  // That of a row without edges is no number to subtract from masks; any will do.
+  // That of a row without edges is no number to subtract from masks; any will do. One that is too large makes all
+  // logits NaN.
   template <Score score, class T>
   __device__ __forceinline__ static float lse_of(const Typed<T>& a, const Gradients& g, int i, int h) {
-    const float lse = a.at(g.lse, a.scalar(i, h));
-    return lse == -INFINITY ? 0 : kUnit<score> * lse;
+    const float lse = kUnit<score> * a.at(g.lse, a.scalar(i, h));
+    return lse == -INFINITY ? 0 : is_precise<score>(lse) ? lse : NAN;
   }
 
   // Those of a chunk's row, this being what a lane has, of the row of its number.

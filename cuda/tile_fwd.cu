@@ -56,8 +56,8 @@ struct Running {
   }
 };
 
-// Rows whose weights sum up to less go edge by edge: factors of additive scores may have lost bits, or logits are the
-// least there are, which times log2(e) are -inf.
+// Rows whose weights sum up to less go edge by edge: factors of additive scores may have lost bits, or all logits are
+// the least there are, which times log2(e) are -inf.
 constexpr float kLeast = 0x1p-40f;
 
 // Whether weights are products of two factors, made for each node. Not in float16, whose weights have to be near their
@@ -192,7 +192,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
       infinite += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
-      if (sum < kLeast && masks.has_edges(window_row(v))) infinite = NAN;
+      if ((sum < kLeast || !is_precise<score>(of.m[v])) && masks.has_edges(window_row(v))) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
       const float m = score == Score::additive ? of.m[v] : kLn2 * of.m[v];

@@ -87,39 +87,6 @@ struct Window {
 };
 static_assert(sizeof(Window) == kWindowWords * sizeof(int));
 
-// The window of an entry of window_blocks(strides), without rows if it has none. Of the first `strides` entries, entry
-// t has the first window of the tile that begins in [64 t, 64 t + 64), or, where none does, that window of an earlier
-// tile which comes t - its entry later. Where that entry has a tile of its own (at the end of a tile), entry strides +
-// t of the tile's first entry t has its last window. boundary(t): where tile t begins, ascending.
-#ifdef __CUDACC__
-#pragma nv_exec_check_disable  // `boundary` may be for one side alone
-#endif
-template <class Boundary>
-DFGNN_ANYWHERE Window find_window(int block, int strides, int nodes, const Boundary& boundary) {
-  const bool is_last = block >= strides;
-  const int t = block - (is_last ? strides : 0), end = boundary(t + 1);
-  int owner = t, begin = boundary(t);
-  if (begin >= end) {
-    if (is_last || t == 0 || begin <= t * kStride) return {};
-    owner = t - 1;  // the last with an earlier boundary; most likely this
-    if (boundary(owner) >= end) {
-      int low = 0;
-      while (owner - low > 1) {
-        const int middle = (low + owner) / 2;
-        (boundary(middle) < end ? low : owner) = middle;
-      }
-      owner = low;
-    }
-    begin = boundary(owner);
-    if (begin >= end) return {};
-  }
-  const int size = window_rows(end - begin), last = (end - begin - 1) / size;
-  if (is_last && (last == 0 || (t + last + 1) * kStride <= end || end >= nodes)) return {};
-  const int first = begin + (is_last ? last : t - owner) * size;
-  if (first >= end) return {};
-  return {begin, end, first, size < end - first ? size : end - first};
-}
-
 // Blocks take the windows of a tile one after another, as they read the same rows, and tiles as they lie, but those of
 // less than 4/5 of the mean size before or after all others: a pass may begin at either end, and its last blocks are to
 // end at about the same time.

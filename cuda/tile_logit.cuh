@@ -16,6 +16,13 @@ __device__ __forceinline__ float weight_of(float logit) {
   return exp2_of(score == Score::additive ? kLog2e * logit : logit);
 }
 
+// Whether a row's largest logit is small enough for others to be told apart from it to the base 2 as they are without;
+// rows for which it is not go edge by edge.
+template <Score score>
+__device__ __forceinline__ bool is_precise(float largest) {
+  return score == Score::additive || fabsf(largest) <= 1 << 14;
+}
+
 // What nodes bring to logits. kRows: windows are of rows, else of columns.
 template <bool kRows>
 struct Terms {

@@ -1,5 +1,5 @@
-// The tiles of a graph in the order in which blocks take them: the largest first, so that all blocks end at about the
-// same time. Within a class of sizes they are in any order, which no result depends on.
+// The tiles of a graph in the order in which blocks take them: about the largest first, so that all blocks end at about
+// the same time. Within a class of sizes they are in any order, which no result depends on.
 #pragma once
 
 #include "cooperative.cuh"

@@ -8,12 +8,13 @@
 namespace dfgnn::cuda {
 namespace {
 
-// How many windows have a place before others, among them, or after them.
+// How many windows have a place before others, among them, or after them; no more than 2^30, whatever tiles are.
 struct WindowCounts {
-  int before, among, after;
+  unsigned before, among, after;
 
   __device__ __forceinline__ WindowCounts operator+(const WindowCounts& x) const {
-    return {before + x.before, among + x.among, after + x.after};
+    constexpr unsigned kMost = 1 << 30;
+    return {min(before + x.before, kMost), min(among + x.among, kMost), min(after + x.after, kMost)};
   }
 };
 
@@ -54,10 +55,10 @@ __global__ void __launch_bounds__(kOrderThreads)
     for (int first = 0; first < strides; first += kOrderItems * kOrderThreads) round(first);
   };
 
-  int own_tiles = 0;
+  unsigned own_tiles = 0;
   for_all([&](int first) { for_tiles(first, [&](int, int) { ++own_tiles; }); });
-  const int num_tiles = total({0, own_tiles, 0}).among;
-  const auto count_in = [&](WindowCounts& counts, int begin, int end) -> int& {
+  const int num_tiles = static_cast<int>(total({0, own_tiles, 0}).among);
+  const auto count_in = [&](WindowCounts& counts, int begin, int end) -> unsigned& {
     const WindowPlace place = window_place(begin, end, num_tiles, nodes);
     return place == WindowPlace::before ? counts.before : place == WindowPlace::among ? counts.among : counts.after;
   };
@@ -84,8 +85,8 @@ __global__ void __launch_bounds__(kOrderThreads)
     next = next + round;
     for_tiles(first, [&](int begin, int end) {
       const int size = window_rows(end - begin);
-      int& place = count_in(places, begin, end);
-      for (int row = begin; row < end && static_cast<unsigned>(place) < room; row += size) {
+      unsigned& place = count_in(places, begin, end);
+      for (int row = begin; row < end && place < room; row += size) {
         windows[place++] = {begin, end, row, min(size, end - row)};
       }
     });

@@ -23,6 +23,10 @@ ROWS = {
     "minus_infinity_first": [-INF] * 35 + [1.0] * 5,
     "minus_infinity_but_one": [-INF] * 39 + [2.0],
     "all_minus_infinity": [-INF] * 40,
+    "alone_and_very_negative": [-1e12],
+    "alone_and_very_large": [1e12],
+    "far_above": [0.0] * 20 + [3e5] + [-1e9] * 19,
+    "very_negative_but_one": [-1e12] + [-2e12] * 39,
 }
 
 

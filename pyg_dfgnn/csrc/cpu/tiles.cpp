@@ -139,19 +139,19 @@ void make_windows(const int* tiles, int nodes, int* windows) {
     const int begin = std::clamp(tiles[t], 0, nodes), end = std::clamp(tiles[t + 1], 0, nodes);
     if (begin < end) bounds.emplace_back(begin, end);
   }
-  std::array<std::vector<Window>, 3> places;
-  for (const auto& [begin, end] : bounds) {
-    auto& place = places[static_cast<int>(window_place(begin, end, static_cast<int>(bounds.size()), nodes))];
-    const int size = window_rows(end - begin);
-    for (int row = begin; row < end; row += size) place.push_back({begin, end, row, std::min(size, end - row)});
-  }
-  int room = window_blocks(boundaries_of(nodes) - 1);
-  for (const auto& place : places) {
-    for (const Window& w : place) {
-      if (room-- <= 0) return;
-      std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, windows);
-      windows += kWindowWords;
+  const auto room = static_cast<size_t>(window_blocks(boundaries_of(nodes) - 1));
+  std::vector<Window> found;  // as many as there is room for, whatever tiles are
+  for (const auto place : {WindowPlace::before, WindowPlace::among, WindowPlace::after}) {
+    for (const auto& [begin, end] : bounds) {
+      if (window_place(begin, end, static_cast<int>(bounds.size()), nodes) != place) continue;
+      const int size = window_rows(end - begin);
+      for (int row = begin; row < end && found.size() < room; row += size) {
+        found.push_back({begin, end, row, std::min(size, end - row)});
+      }
     }
+  }
+  for (const Window& w : found) {
+    windows = std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, windows);
   }
 }
 
