@@ -140,12 +140,13 @@ struct RowFactors {
 
   // Once the window is prepared.
   __device__ __forceinline__ RowFactors(const WindowRows<S>& window, float term_0, float term_1) {
-    if constexpr (!S::kScaled) return;
     constexpr float kLimit = 0x1p90f;  // products of halves are below 2^38
+    if constexpr (S::kScaled) {
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      const float factor = window.scale(window_row(v)) * (v == 0 ? term_0 : term_1);
-      by[v] = fabsf(factor) < kLimit ? factor : NAN;
+      for (int v = 0; v < 2; ++v) {
+        const float factor = window.scale(window_row(v)) * (v == 0 ? term_0 : term_1);
+        by[v] = fabsf(factor) < kLimit ? factor : NAN;
+      }
     }
   }
 };
