@@ -215,6 +215,17 @@ __device__ __forceinline__ A warp_max(A x) {
   return lanes_max<kWarp>(x);
 }
 
+// Sums over lanes up to this one.
+template <class N>
+__device__ __forceinline__ N sum_to_lane(N x) {
+#pragma unroll
+  for (int l = 1; l < kWarp; l *= 2) {
+    const N below = __shfl_up_sync(kAllLanes, x, l);
+    if (threadIdx.x % kWarp >= l) x += below;
+  }
+  return x;
+}
+
 // Adds up the groups' fragments of a warp. Where a fragment has several steps, each exchange halves what a lane holds
 // (a reduce-scatter): 12 shuffles instead of 32 for 4 groups of 16 values, and the store that follows uses all lanes.
 // Afterwards the lane holds, in x[0 .. kCount * kVec), steps [first, first + kCount) of the sum. `apart`: lanes from

@@ -21,17 +21,6 @@ struct SliceRow {
   bool live;  // else there is none, and node is another row's
 };
 
-// Sums over lanes up to this one.
-template <class N>
-__device__ __forceinline__ N sum_to_lane(N x) {
-#pragma unroll
-  for (int l = 1; l < kWarp; l *= 2) {
-    const N below = __shfl_up_sync(kAllLanes, x, l);
-    if (threadIdx.x % kWarp >= l) x += below;
-  }
-  return x;
-}
-
 template <class S>
 class Slices {
  public:

@@ -2,7 +2,7 @@
 // the same time. Within a class of sizes they are in any order, which no result depends on.
 #pragma once
 
-#include "cooperative.cuh"
+#include "fragment.cuh"
 
 namespace dfgnn::cuda {
 
@@ -24,18 +24,13 @@ class TileQueue {
 
   // Once all have been added. Whole warps come to these.
   __device__ __forceinline__ TileQueue(const Arrays& arrays, const Counts& counts)
-      : arrays_(arrays), count_(counts[threadIdx.x % 32]), until_(count_) {
-    static_assert(kClasses == 32, "a class a lane");
-#pragma unroll
-    for (int l = 1; l < 32; l *= 2) {
-      const int before = __shfl_up_sync(~0u, until_, l);
-      if (threadIdx.x % 32 >= l) until_ += before;
-    }
+      : arrays_(arrays), count_(counts[threadIdx.x % kWarp]), until_(sum_to_lane(count_)) {
+    static_assert(kClasses == kWarp, "a class a lane");
   }
-  __device__ __forceinline__ int size() const { return __shfl_sync(~0u, until_, kClasses - 1); }
+  __device__ __forceinline__ int size() const { return __shfl_sync(kAllLanes, until_, kClasses - 1); }
   __device__ __forceinline__ int operator[](int i) const {  // below size()
-    const int size_class = __ffs(static_cast<int>(__ballot_sync(~0u, i < until_))) - 1;
-    const int begin = __shfl_sync(~0u, until_ - count_, size_class);
+    const int size_class = __ffs(static_cast<int>(__ballot_sync(kAllLanes, i < until_))) - 1;
+    const int begin = __shfl_sync(kAllLanes, until_ - count_, size_class);
     return arrays_.tiles[static_cast<int64_t>(size_class) * arrays_.most + i - begin];
   }
 
