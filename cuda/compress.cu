@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "sorted_list.cuh"
+#include "tile_blocks.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -18,7 +19,8 @@ __global__ void __launch_bounds__(kGridThreads, 3)
     sorted_list_kernel(const __grid_constant__ CompressTask<CooEdges<I, kSelfLoops>> task) {
   extern __shared__ __align__(16) char shared[];
   using List = SortedList<I, kSelfLoops>;
-  List(task, *reinterpret_cast<typename List::Shared*>(shared)).run();
+  const Done done = List(task, *reinterpret_cast<typename List::Shared*>(shared)).run();
+  if (grid_thread() == 0) task.found->done = done;
 }
 
 template <class Coo>
@@ -26,36 +28,36 @@ union AnyListShared {
   typename EdgeSort<int, Coo>::Shared coo;
   EdgeSort<int, CsrEdges<int>>::Shared csr;
   BlockSums<int>::Storage sums;
+  tile::BlockMasks masks;
 };
 
 // What the kernel before has left.
 template <class Coo>
 __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_constant__ CompressTask<Coo> task) {
-  extern __shared__ __align__(16) char shared[];
-  auto& storage = *reinterpret_cast<AnyListShared<Coo>*>(shared);
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<AnyListShared<Coo>*>(memory);
   const auto grid = cooperative_groups::this_grid();
-  Findings& found = *task.found;
-  if (grid_thread() == 0 && task.tiles) {
-    if (found.has_all()) {
-      found.counted = 1;
-    } else {
-      task.rows.stats[2] = 0;
+  const auto& rows = task.rows;
+  const Done done = task.found->done;
+  if (done.columns) return;
+  if (!done.rows) {
+    EdgeSort<int, Coo>(task.coo, rows, task.sort, shared.coo).run();
+    grid.sync();
+  }
+  if (task.tiles) {
+    if (!done.tiles) {
+      TileSearch search(rows.num_keys, task.search, shared.sums);
+      search.start();
+      grid.sync();
+      search.add_all(rows.pointers, rows.other, rows.capacity());
+      grid.sync();
+      search.find(task.tiles, task.num_boundaries);
+      grid.sync();
     }
+    tile::add_blocks(task.tiles, static_cast<int>(rows.num_keys), rows.pointers, rows.other, rows.capacity(),
+                     shared.masks, rows.stats + 2);
   }
-  if (found.has_all()) return;
-  if (!found.has_rows) {
-    EdgeSort<int, Coo>(task.coo, task.rows, task.sort, storage.coo).run();
-    grid.sync();
-  }
-  if (task.tiles && !found.has_tiles) {
-    TileSearch search(task.rows.num_keys, task.search, storage.sums);
-    search.start();
-    grid.sync();
-    search.add_all(task.rows.pointers, task.rows.other, task.rows.capacity());
-    grid.sync();
-    search.find(task.tiles, task.num_boundaries);
-  }
-  EdgeSort<int, CsrEdges<int>>(task.csr, task.columns, task.sort, storage.csr).run();
+  EdgeSort<int, CsrEdges<int>>(task.csr, task.columns, task.sort, shared.csr).run();
 }
 
 template <class I, bool kSelfLoops>
@@ -83,8 +85,8 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   const int64_t reaches = t.tiles ? nodes : 0;
   places.place(task.found, 1);
   places.place(task.search.reach, reaches);
-  places.place(task.search.sums, std::max(sorted_blocks, any_blocks));
-  places.place(task.search.ends, std::max(sorted_blocks, any_blocks));
+  places.place(task.search.told, std::max(sorted_blocks, any_blocks));
+  const size_t zeros = places.bytes();
   task.queue.most = static_cast<int>(t.tiles ? t.num_boundaries - 1 : 0);
   places.place(task.queue.tiles, int64_t{TileQueue::kClasses} * task.queue.most);
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
@@ -92,13 +94,10 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
     workspace_bytes = places.bytes();
     return cudaSuccess;
   }
-  const auto zeros = reinterpret_cast<char*>(task.search.reach + reaches) - reinterpret_cast<char*>(task.found);
-  error = cudaMemsetAsync(task.found, 0, static_cast<size_t>(zeros), stream);
+  error = cudaMemsetAsync(workspace, 0, zeros, stream);
   if (error == cudaSuccess) error = launch_cooperative(sorted, sorted_blocks, sorted_bytes, stream, task);
   if (error == cudaSuccess) error = launch_cooperative(any, any_blocks, any_bytes, stream, task);
-  if (error != cudaSuccess || !t.tiles) return error;
-  const FindTiles tiles{t.csc.rowptr, t.csc.col, nodes, capacity, t.tiles, t.csr.stats + 2};
-  return count_blocks(tiles, &task.found->counted, stream);
+  return error;
 }
 
 }  // namespace

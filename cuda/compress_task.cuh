@@ -8,19 +8,19 @@
 
 namespace dfgnn::cuda {
 
+// What there is.
+struct Done {
+  bool rows, tiles, columns;
+};
+
 // What the kernels find out; zeros at first.
 struct Findings {
   int unsorted;   // the list is not in the order that it was taken to have;
   int loose;      // or it is in that of rows, but not within a row;
-  int gaps;       // pointers of many nodes in a row without edges are missing;
-  int wide;       // a tile is too wide
+  int gaps;       // pointers of many nodes in a row without edges are missing
   int next_tile;  // how many tiles of the queue blocks have taken after their first ones
   TileQueue::Counts queued;
-  int has_rows, has_tiles;
-  int transposed;  // the other form, and the number of blocks are there, unless a tile is too wide;
-  int counted;     // the number is
-
-  __device__ __forceinline__ bool has_all() const { return transposed && !wide; }
+  Done done;
 };
 
 template <class Coo>

@@ -42,7 +42,7 @@ struct Larger {
 template <class K>
 class BlockSums {
  public:
-  using Scan = cub::BlockScan<K, kGridThreads>;
+  using Scan = cub::BlockScan<K, kGridThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   using Storage = typename Scan::TempStorage;
 
   explicit __device__ BlockSums(Storage& storage) : storage_(storage) {}

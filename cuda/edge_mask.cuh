@@ -10,21 +10,14 @@ namespace dfgnn::cuda::tile {
 struct EdgeMask {
   int rows[kWindow][kMaskWords + 1];  // the last takes bits of nodes that are too far
 
-  // Fills the row of this thread and a neighbour, and returns the number of its edges.
-  __device__ __forceinline__ int64_t fill(const Index& ptr, const Index& ind, int64_t num_entries,
-                                          const BlockWindow& w) {
-    return ind.wide ? fill_as(ptr, static_cast<const long long*>(ind.data), num_entries, w)
-                    : fill_as(ptr, static_cast<const int*>(ind.data), num_entries, w);
-  }
-
   static constexpr int kLanes = kWarp / kWarpRows;  // of a row, which take its edges in turn
   __device__ __forceinline__ static int lane_of_row() { return threadIdx.x % kLanes; }
-  __device__ __forceinline__ static int row() { return threadIdx.x / kLanes; }
+  __device__ __forceinline__ static int row() { return threadIdx.x % kThreads / kLanes; }
 
- private:
+  // Fills the row of this thread and a neighbour from its edges, none where it is behind the window's last. `ind` may
+  // be what the kernel has written.
   template <class I>
-  __device__ __forceinline__ int64_t fill_as(const Index& ptr, const I* ind, int64_t num_entries,
-                                             const BlockWindow& w) {
+  __device__ __forceinline__ void fill(const Range& edges, const I* ind, const BlockWindow& w) {
     using U = std::make_unsigned_t<I>;
     static_assert(kLanes == 2);
     constexpr int kUnroll = 8;
@@ -34,8 +27,6 @@ struct EdgeMask {
     if (part == 0) mask[1] = kNoLast;
     __syncwarp();
 
-    Range edges{0, 0};
-    if (row() < w.count) edges = row_range(ptr, w.first + row(), num_entries);
     bool irregular = edges.size() > kNoLast || w.chunks() > kMaxChunks, disordered = false;
     const int degree = irregular ? 0 : static_cast<int>(edges.size()), count = (degree + 1 - part) / kLanes;
     const I* nodes = ind + edges.begin + part;  // every second one
@@ -44,7 +35,7 @@ struct EdgeMask {
     I next[kUnroll];
     const auto load = [&](int first) {  // past the end, the last again
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) next[u] = __ldg(nodes + place(first + u));
+      for (int u = 0; u < kUnroll; ++u) next[u] = nodes[place(first + u)];
     };
     if (count > 0) load(0);
     for (int first = 0; first < count; first += kUnroll) {
@@ -58,7 +49,7 @@ struct EdgeMask {
         furthest = max(furthest, columns[u]);
         or_shared(words + column / kChunk, 1u << (column % kChunk));
         const int e = part + static_cast<int>(place(first + u));
-        if (e > 0 && __ldg(ind + edges.begin + e - 1) - w.begin >= static_cast<I>(columns[u])) {
+        if (e > 0 && ind[edges.begin + e - 1] - w.begin >= static_cast<I>(columns[u])) {
           if (e + 1 == degree) mask[1] = static_cast<int>(column);
           disordered |= e + 1 < degree;
         }
@@ -81,9 +72,9 @@ struct EdgeMask {
       if (irregular) mask[1] = kNoLast;
     }
     __syncwarp();
-    return edges.size();
   }
 
+ private:
   __device__ __forceinline__ static void or_shared(int* word, uint32_t bits) {
     asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(shared_address(word)), "r"(bits) : "memory");
   }

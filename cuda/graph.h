@@ -81,9 +81,6 @@ struct Compress {
 };
 cudaError_t compress(const Compress& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// Adds the blocks of tiles to blocks [1], unless *counted is not 0.
-cudaError_t count_blocks(const FindTiles& task, const int* counted, cudaStream_t stream);
-
 // Windows of a graph's tiles [window_blocks(), kWindowWords], in the order in which blocks take them (tile_geometry.h).
 cudaError_t order_windows(const int* tiles, int64_t num_nodes, int* windows, cudaStream_t stream);
 

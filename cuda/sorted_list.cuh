@@ -25,11 +25,11 @@ class SortedList {
         num_edges_(static_cast<int>(task.rows.num_edges)),
         num_loops_(static_cast<int>(task.rows.num_loops)) {}
 
-  __device__ void run() {
+  __device__ Done run() {
     if (grid_thread() < 3) t_.rows.stats[grid_thread()] = grid_thread() < 2 || t_.tiles ? 0 : -1;
     const Order order = guess_order();
-    if (order == Order::none) return;
-    order == Order::by_dst ? run<true>() : run<false>();
+    if (order == Order::none) return {};
+    return order == Order::by_dst ? run<true>() : run<false>();
   }
 
  private:
@@ -48,23 +48,27 @@ class SortedList {
   };
 
   template <bool kByDst>
-  __device__ void run() {
+  __device__ Done run() {
     const auto grid = cooperative_groups::this_grid();
     stream<kByDst>();
     grid.sync();
-    if (found_.unsorted) return;
+    if (found_.unsorted) return {};
     if (found_.gaps) {
       search_pointers<kByDst>();
       grid.sync();
     }
-    kByDst ? finish_rows() : finish_columns();
-    if (kByDst && grid_thread() == 0) found_.has_rows = 1;
-    if (!t_.tiles || found_.loose) return;
-    search_.find(t_.tiles, t_.num_boundaries,
-                 [&](int tile, int nodes) { TileQueue::add(t_.queue, found_.queued, tile, nodes); });
-    if (grid_thread() == 0) found_.has_tiles = 1;
-    grid.sync();
-    TransposedTiles<I, kSelfLoops, kByDst>(t_, s_).run();
+    int largest = kByDst ? finish_rows() : 0;
+    if (!kByDst) finish_columns();
+    const bool has_tiles = t_.tiles && !found_.loose;
+    bool has_all = false;
+    if (has_tiles) {
+      search_.find(t_.tiles, t_.num_boundaries,
+                   [&](int tile, int nodes) { TileQueue::add(t_.queue, found_.queued, tile, nodes); });
+      grid.sync();
+      has_all = TransposedTiles<I, kSelfLoops, kByDst>(t_, s_, largest).run();
+    }
+    raise_max_degree(t_.rows, largest);
+    return {kByDst || has_all, has_tiles, has_all};
   }
 
   // What a few runs of edges look like, one a warp. A run inside of one node's edges looks like either; where most do,
@@ -198,8 +202,8 @@ class SortedList {
     }
   }
 
-  // The largest degree, and self-loops.
-  __device__ void finish_rows() {
+  // Self-loops. Returns the largest degree of this thread's rows.
+  __device__ int finish_rows() {
     int largest = 0;
     for (int64_t i = grid_thread(); i < t_.rows.num_keys; i += grid_threads()) {
       const int begin = t_.rows.pointers[i], end = t_.rows.pointers[i + 1];
@@ -209,7 +213,7 @@ class SortedList {
         t_.rows.item[end - 1] = num_edges_ + static_cast<int>(i);
       }
     }
-    raise_max_degree(t_.rows, largest);
+    return largest;
   }
 
   // Self-loops, where they are not there.

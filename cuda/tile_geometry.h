@@ -36,7 +36,7 @@ DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim
 // the order in which blocks take them, and where the masks of rows begin; then come the columns'. I: int64_t, or a
 // symbolic integer.
 template <class I>
-constexpr I boundaries_of(const I& nodes) {
+DFGNN_ANYWHERE constexpr I boundaries_of(const I& nodes) {
   return (nodes + (kStride - 1)) / kStride + 1;
 }
 template <class I>

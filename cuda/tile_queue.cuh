@@ -9,6 +9,7 @@ namespace dfgnn::cuda {
 class TileQueue {
  public:
   static constexpr int kClasses = 32, kClassNodes = 16;
+  static constexpr int kLargest = (kClasses - 1) * kClassNodes;  // from so many nodes on tiles are in the first class
 
   struct Arrays {
     int* tiles;  // [kClasses][most of them], numbers of tiles

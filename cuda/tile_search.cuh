@@ -1,8 +1,6 @@
 // Where the tiles of a graph begin, by a whole grid: from how far the edges of each node reach.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "cooperative.cuh"
 #include "tile_geometry.h"
 
@@ -11,9 +9,10 @@ namespace dfgnn::cuda {
 // All threads of the grid come to each step, and meet between them.
 class TileSearch {
  public:
+  // Zeros before add(), of start() or of the caller.
   struct Arrays {
-    int* reach;        // [nodes]; zeros before add(), of start() or of the caller
-    int *sums, *ends;  // [blocks]
+    int* reach;                // [nodes]
+    unsigned long long* told;  // [blocks]
   };
   using Storage = BlockSums<int>::Storage;
 
@@ -22,6 +21,7 @@ class TileSearch {
 
   __device__ void start() {
     for (int64_t i = grid_thread(); i < nodes_; i += grid_threads()) w_.reach[i] = 0;
+    if (grid_thread() < gridDim.x) w_.told[grid_thread()] = 0;
   }
 
   // Takes an edge between these two, or edges of both to a third.
@@ -60,76 +60,122 @@ class TileSearch {
   // with that has no edges to the nodes before.
   template <class Visit>
   __device__ void find(int* tiles, int64_t count, const Visit& visit) {
-    find_reach_until();
-    int before = 0;  // the last boundary before
-    for (int64_t b = threadIdx.x; b < blockIdx.x; b += kGridThreads) before = max(before, w_.ends[b]);
-    scan(before, before);
-    if (grid_thread() == 0) tiles[0] = 0;
     const Share mine = block_share(nodes_);
-    for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
-      const int node = static_cast<int>(first) + static_cast<int>(threadIdx.x);
-      const bool ends_here = node < mine.end && w_.reach[node] == node;
-      int last;
-      const int until = max(before, scan_before(ends_here ? node + 1 : 0, last));
-      before = max(before, last);
-      if (!ends_here) continue;
-      // All tiles that begin behind the boundary before, and up to this one, begin here.
-      const int64_t end = node + 1 < nodes_ ? (node + 1) / tile::kStride : count - 1;
-      const int tile = until / tile::kStride;
-      for (int64_t t = tile + 1; t <= end; ++t) tiles[t] = node + 1;
-      if (tile < end) visit(tile, node + 1 - until);
-    }
+    tell(find_own(mine));
+    const Found before = ask_before();
+    int last_end = before.last_end;
+    if (grid_thread() == 0) tiles[0] = 0;
+    for_rounds(mine, [&](int64_t first) {
+      int end[kEach], last_before[kEach], last;
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        const int64_t i = first + k;
+        end[k] = i < mine.end && max(w_.reach[i], before.furthest) == i ? static_cast<int>(i) + 1 : 0;
+      }
+      __syncthreads();
+      Scan(storage_).ExclusiveScan(end, last_before, 0, Larger(), last);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        if (end[k] == 0) continue;
+        // All tiles that begin behind the boundary before, and up to this one, begin here.
+        const int begin = max(last_end, last_before[k]), tile = begin / tile::kStride;
+        const int64_t end_tile = end[k] < nodes_ ? end[k] / tile::kStride : count - 1;
+        for (int64_t t = tile + 1; t <= end_tile; ++t) tiles[t] = end[k];
+        if (tile < end_tile) visit(tile, end[k] - begin);
+      }
+      last_end = max(last_end, last);
+    });
   }
   __device__ void find(int* tiles, int64_t count) {
     find(tiles, count, [](int, int) {});
   }
 
  private:
-  // From how far edges of a node reach to how far those of it and the nodes before do, which is to itself where the
-  // next node is a boundary.
-  __device__ void find_reach_until() {
-    const auto grid = cooperative_groups::this_grid();
-    const Share mine = block_share(nodes_);
-    int largest = -1, until = -1, end = 0;
-    for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) largest = max(largest, reach_of(i));
-    scan(largest, largest);
-    if (threadIdx.x == 0) w_.sums[blockIdx.x] = largest;
-    grid.sync();
-    for (int64_t b = threadIdx.x; b < blockIdx.x; b += kGridThreads) until = max(until, w_.sums[b]);
-    scan(until, until);
-    for (int64_t first = mine.begin; first < mine.end; first += kGridThreads) {
-      const int64_t i = first + threadIdx.x;
-      int all;
-      const int reach = max(until, scan(i < mine.end ? reach_of(i) : -1, all));
-      until = max(until, all);
-      if (i >= mine.end) continue;
-      w_.reach[i] = reach;
-      if (reach == i) end = static_cast<int>(i) + 1;
+  using Scan = BlockSums<int>::Scan;
+  static constexpr int kEach = 4;  // nodes, or blocks, of a thread
+
+  // Of nodes in a row: the furthest node that edges of theirs reach, and the last boundary behind one of them, or 0,
+  // as far as can be told without the nodes before.
+  struct Found {
+    int furthest, last_end;
+  };
+
+  // Calls visit(first) for the first of each thread's nodes, by the whole block.
+  template <class Visit>
+  static __device__ __forceinline__ void for_rounds(const Share& nodes, const Visit& visit) {
+    for (int64_t first = nodes.begin; first < nodes.end; first += kEach * kGridThreads) {
+      visit(first + kEach * static_cast<int64_t>(threadIdx.x));
     }
-    scan(end, end);
-    if (threadIdx.x == 0) w_.ends[blockIdx.x] = end;
-    grid.sync();
   }
 
-  // A node reaches itself.
-  __device__ int reach_of(int64_t i) const { return max(w_.reach[i], static_cast<int>(i)); }
-
-  // The largest value of this thread and those before; `all`: of the block.
-  __device__ int scan(int value, int& all) {
-    int until, largest;
-    __syncthreads();
-    BlockSums<int>::Scan(storage_).InclusiveScan(value, until, Larger(), largest);
-    all = largest;
-    return until;
+  // From how far edges of a node reach to how far those of it and the block's nodes before do, which is to itself where
+  // the next node may be a boundary: it is one if those of other blocks reach no further.
+  __device__ Found find_own(const Share& mine) {
+    Found found{-1, 0};
+    int end = 0;
+    for_rounds(mine, [&](int64_t first) {
+      int reach[kEach], furthest;
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {  // a node reaches itself
+        const int64_t i = first + k;
+        reach[k] = i < mine.end ? max(w_.reach[i], static_cast<int>(i)) : -1;
+      }
+      __syncthreads();
+      Scan(storage_).InclusiveScan(reach, reach, Larger(), furthest);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        const int64_t i = first + k;
+        if (i >= mine.end) continue;
+        const int until = max(reach[k], found.furthest);
+        w_.reach[i] = until;
+        if (until == i) end = static_cast<int>(i) + 1;
+      }
+      found.furthest = max(found.furthest, furthest);
+    });
+    found.last_end = largest(end);
+    return found;
   }
 
-  // The same of those before alone, or 0.
-  __device__ int scan_before(int value, int& all) {
-    int before, largest;
+  // Blocks tell those behind them what they have found, as a number that is not 0.
+  __device__ void tell(const Found& found) {
+    if (threadIdx.x > 0) return;
+    atomicExch(&w_.told[blockIdx.x],
+               static_cast<unsigned long long>(found.furthest + 2) << 32 | static_cast<unsigned>(found.last_end));
+  }
+
+  // What the blocks before have found. All run at a time: this one waits for them.
+  __device__ Found ask_before() {
+    Found all{-1, 0};
+    for (unsigned base = 0; base < blockIdx.x; base += kEach * kGridThreads) {
+      int furthest[kEach], furthest_before[kEach], last_end[kEach], of_round, end = 0;
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        const unsigned block = base + kEach * threadIdx.x + k;
+        unsigned long long told = 1ull << 32;
+        while (block < blockIdx.x) {
+          told = *const_cast<const volatile unsigned long long*>(w_.told + block);
+          if (told != 0) break;
+        }
+        furthest[k] = static_cast<int>(told >> 32) - 2;
+        last_end[k] = static_cast<int>(told);
+      }
+      __syncthreads();
+      Scan(storage_).ExclusiveScan(furthest, furthest_before, -1, Larger(), of_round);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        if (last_end[k] > max(furthest_before[k], all.furthest)) end = max(end, last_end[k]);
+      }
+      all = {max(all.furthest, of_round), max(all.last_end, largest(end))};
+    }
+    return all;
+  }
+
+  // Of the block.
+  __device__ int largest(int value) {
+    int all;
     __syncthreads();
-    BlockSums<int>::Scan(storage_).ExclusiveScan(value, before, 0, Larger(), largest);
-    all = largest;
-    return before;
+    Scan(storage_).InclusiveScan(value, value, Larger(), all);
+    return all;
   }
 
   const int nodes_;

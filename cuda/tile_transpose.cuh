@@ -16,6 +16,7 @@ class TileTranspose {
     int begin[kMaxNodes + 1], across_begin[kMaxNodes + 1];  // of the lines that are there, and across them
     // bits_, before_, and results. So much that a multiprocessor with 228 KiB has three blocks.
     alignas(16) unsigned char memory[68 * 1024];
+    alignas(16) int begins[kGridThreads / 32][32];  // of a warp's lines across
     BlockSums<int>::Storage sums;
   };
   static_assert(sizeof(Shared) <= 75 * 1024);
@@ -27,6 +28,7 @@ class TileTranspose {
         first_(first),
         nodes_(nodes),
         words_((nodes + 31) / 32),
+        inverse_((1 << 16) / words_ + 1),
         ind_(ind),
         bits_(reinterpret_cast<uint32_t*>(shared.memory)),
         before_(reinterpret_cast<uint16_t*>(bits_ + 32 * words_ * stride())) {}
@@ -53,16 +55,11 @@ class TileTranspose {
     return blocks;
   }
 
-  // Room until the next tile for so many arrays of a number for each edge, one behind the other; null if there is none.
-  __device__ uint16_t* room(int arrays) const {
-    uint16_t* numbers = before_ + 32 * words_ * words_;
-    const auto used = reinterpret_cast<unsigned char*>(numbers) - s_.memory;
-    return used + static_cast<int64_t>(sizeof(uint16_t)) * arrays * num_edges() <= sizeof(s_.memory) ? numbers
-                                                                                                     : nullptr;
+  // Room until the next tile for so many bytes for each edge; null if there is none.
+  __device__ void* room(int bytes) const {
+    auto* free = reinterpret_cast<unsigned char*>(before_ + 32 * words_ * words_);
+    return free - s_.memory + int64_t{bytes} * num_edges() <= sizeof(s_.memory) ? free : nullptr;
   }
-  // No number of an edge, counted from the tile's first, where there is room.
-  static constexpr int kNone = UINT16_MAX;
-  static_assert(sizeof(Shared::memory) / sizeof(uint16_t) <= kNone);
 
   __device__ __forceinline__ int num_edges() const { return s_.begin[nodes_] - s_.begin[0]; }
 
@@ -77,7 +74,7 @@ class TileTranspose {
     for_blocks([&](int i, int j, uint32_t word) {
       if (!__any_sync(~0u, word != 0)) return;
       int place = begin_along(i, j);
-      for_bits(word, transpose(word), begin_across(i, j),
+      for_bits(word, begin_across(i, j),
                [&](int k, int across) { visit(32 * i + lane(), 32 * j + k, place++, across); });
     });
   }
@@ -209,22 +206,28 @@ class TileTranspose {
     });
   }
 
-  // Calls visit(k, n) for the bits k of this thread's word in ascending order, n being where the lane is in line k,
-  // which begins with `begin` of lane k, as its word is `turned`.
+  // Calls visit(k, n) for the bits k of this thread's word in ascending order, n being where the lane is in line k
+  // across, which begins with `begin` of lane k.
   template <class Visit>
-  static __device__ __forceinline__ void for_bits(uint32_t word, uint32_t turned, int begin, const Visit& visit) {
+  __device__ __forceinline__ void for_bits(uint32_t word, int begin, const Visit& visit) const {
     constexpr int kAtOnce = 8;  // so that latencies overlap
+    int* begins = s_.begins[threadIdx.x / 32];
+    __syncwarp();
+    begins[lane()] = begin;
+    __syncwarp();
 #pragma unroll 1
     for (int first = 0; first < 32; first += kAtOnce, word >>= kAtOnce) {
       int n[kAtOnce];
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int line_begin = __shfl_sync(~0u, begin, first + u);
-        n[u] = line_begin + __popc(__shfl_sync(~0u, turned, first + u) & below());
+      for (int u = 0; u < kAtOnce; u += 4) {
+        const int4 some = *reinterpret_cast<const int4*>(begins + first + u);
+        n[u] = some.x, n[u + 1] = some.y, n[u + 2] = some.z, n[u + 3] = some.w;
       }
 #pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) n[u] += __popc(__ballot_sync(~0u, (word & 1u << u) != 0) & below());
+#pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {
-        if (word >> u & 1) visit(first + u, n[u]);
+        if ((word & 1u << u) != 0) visit(first + u, n[u]);
       }
     }
   }
@@ -233,7 +236,7 @@ class TileTranspose {
   template <class Visit>
   __device__ __forceinline__ void for_blocks(const Visit& visit) const {
     for (int x = threadIdx.x / 32; x < words_ * words_; x += kWarps) {
-      const int i = x / words_, j = x % words_;
+      const int i = x * inverse_ >> 16, j = x - i * words_;
       visit(i, j, bits(32 * i + lane())[j]);
     }
   }
@@ -270,8 +273,13 @@ class TileTranspose {
   // Where the edges of block (i, j) begin: of line 32 i + lane, and of line 32 j + lane across.
   __device__ __forceinline__ int begin_along(int i, int j) const {
     const int line = 32 * i + lane();
+    constexpr int kAtOnce = 4;
     int place = s_.begin[min(line, nodes_)];
-    for (int w = 0; w < j; ++w) place += __popc(bits(line)[w]);
+#pragma unroll 1
+    for (int first = 0; first < j; first += kAtOnce) {
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) place += first + u < j ? __popc(bits(line)[first + u]) : 0;
+    }
     return place;
   }
   __device__ __forceinline__ int begin_across(int i, int j) const {
@@ -281,6 +289,7 @@ class TileTranspose {
 
   Shared& s_;
   const int first_, nodes_, words_;
+  const int inverse_;  // of words_, times 2^16, rounded up: for numbers of blocks
   const int* const ind_;
   uint32_t* const bits_;    // of lines, or, of few edges, of lines across them
   uint16_t* const before_;  // of a line across: bits in the words before

@@ -18,38 +18,6 @@ struct BlockWindow : Window {
   __device__ __forceinline__ bool is_narrow() const { return chunks() <= 8; }
 };
 
-// One of the windows of a graph, of the entries that there are of them, blocks_of(strides); false where it has none.
-// Entry t has the first window of the tile that begins in [64 t, 64 t + 64), or, where none does, that window of an
-// earlier tile which comes t - its entry later. Where that entry has a tile of its own (at the end of a tile), entry
-// strides + t of the tile's first entry t has its last window.
-__device__ __forceinline__ bool find_window(const Attention& a, int entry, BlockWindow& window) {
-  const int strides = static_cast<int>(a.num_tiles), nodes = static_cast<int>(a.num_dst);
-  const auto boundary = [&](int i) { return static_cast<int>(clamp_to(a.tiles[i], nodes)); };
-  const bool is_last = entry >= strides;
-  const int t = entry - (is_last ? strides : 0), end = boundary(t + 1);
-  int owner = t, begin = boundary(t);
-  if (begin >= end) {
-    if (is_last || t == 0 || begin <= t * kStride) return false;
-    owner = t - 1;  // the last with an earlier boundary; most likely this
-    if (boundary(owner) >= end) {
-      int low = 0;
-      while (owner - low > 1) {
-        const int middle = (low + owner) / 2;
-        (boundary(middle) < end ? low : owner) = middle;
-      }
-      owner = low;
-    }
-    begin = boundary(owner);
-    if (begin >= end) return false;
-  }
-  const int size = window_rows(end - begin), last = (end - begin - 1) / size;
-  if (is_last && (last == 0 || (t + last + 1) * kStride <= end || end >= nodes)) return false;
-  const int first = begin + (is_last ? last : t - owner) * size;
-  if (first >= end) return false;
-  static_cast<Window&>(window) = {begin, end, first, min(size, end - first)};
-  return true;
-}
-
 // The order in which the windows of a graph are taken. A pass that begins where the one before it ended finds in the L2
 // cache what that has read or written last.
 enum class WindowOrder { from_first, from_last };

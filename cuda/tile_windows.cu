@@ -101,7 +101,10 @@ __global__ void __launch_bounds__(tile::kThreads) masks_kernel(const __grid_cons
   __shared__ EdgeMask mask;
   BlockWindow w;
   if (!read_window<WindowOrder::from_first>(a, w)) return;
-  mask.fill(a.rowptr, a.col, a.num_edges, w);
+  Range edges{0, 0};
+  if (EdgeMask::row() < w.count) edges = row_range(a.rowptr, w.first + EdgeMask::row(), a.num_edges);
+  a.col.wide ? mask.fill(edges, static_cast<const int64_t*>(a.col.data), w)
+             : mask.fill(edges, static_cast<const int*>(a.col.data), w);
   __syncthreads();
   int* to = masks + static_cast<int64_t>(w.first) * kMaskWords;
   for (int x = threadIdx.x; x < w.count * kMaskWords; x += tile::kThreads) {

@@ -1,49 +1,37 @@
 // Tiles of a graph, what they cost, their list and sizes.
+#include <cooperative_groups.h>
+
 #include <algorithm>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
-#include "edge_mask.cuh"
 #include "graph.h"
 #include "resident_geometry.h"
+#include "tile_blocks.cuh"
 #include "tile_search.cuh"
 
 namespace dfgnn::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kGridThreads)
-    find_tiles_kernel(const __grid_constant__ FindTiles t, const __grid_constant__ TileSearch::Arrays arrays,
-                      int64_t num_boundaries) {
-  __shared__ TileSearch::Storage storage;
+    find_tiles_kernel(const __grid_constant__ FindTiles t, const __grid_constant__ TileSearch::Arrays arrays) {
+  __shared__ union {
+    TileSearch::Storage search;
+    tile::BlockMasks masks;
+  } shared;
   const auto grid = cooperative_groups::this_grid();
-  TileSearch search(t.num_nodes, arrays, storage);
+  TileSearch search(t.num_nodes, arrays, shared.search);
   if (grid_thread() == 0) *t.blocks = 0;
   search.start();
   grid.sync();
   search.add_all(t.rowptr, t.col, t.num_edges);
   grid.sync();
-  search.find(t.tiles, num_boundaries);
-}
-
-// Unless they are counted: `counted` may be null. A block takes several windows, as the kernel is launched where most
-// often there is nothing to do.
-__global__ void __launch_bounds__(tile::kThreads)
-    blocks_kernel(const __grid_constant__ Attention a, unsigned windows, int64_t* blocks, const int* counted) {
-  using namespace tile;
-  if (counted && *counted) return;
-  __shared__ EdgeMask mask;
-  unsigned long long cost = 0;
-  for (unsigned block = blockIdx.x; block < windows; block += gridDim.x) {
-    BlockWindow w;
-    if (!find_window(a, static_cast<int>(block), w)) continue;
-    const int64_t degree = mask.fill(a.rowptr, a.col, a.num_edges, w);
-    const int chunks = mask.rows[EdgeMask::row()][0];
-    const bool is_single = (chunks & (kMaskIrregular | kMaskDisordered)) != 0;
-    const uint32_t active = __reduce_or_sync(kAllLanes, is_single ? 0 : chunks);
-    if (threadIdx.x % kWarp == 0) cost += __popc(active);
-    if (is_single && EdgeMask::lane_of_row() == 0) cost += degree;
-  }
-  if (cost > 0) atomicAdd(reinterpret_cast<unsigned long long*>(blocks), cost);
+  search.find(t.tiles, tile::boundaries_of(t.num_nodes));
+  grid.sync();
+  const auto add_blocks = [&](const auto* ind) {
+    tile::add_blocks(t.tiles, static_cast<int>(t.num_nodes), t.rowptr, ind, t.num_edges, shared.masks, t.blocks);
+  };
+  t.col.wide ? add_blocks(static_cast<const int64_t*>(t.col.data)) : add_blocks(static_cast<const int*>(t.col.data));
 }
 
 // By one block.
@@ -97,18 +85,6 @@ __global__ void __launch_bounds__(kSizeThreads) sizes_kernel(const __grid_consta
   }
 }
 
-// What find_window and edges are read from.
-Attention tiled(Index ptr, Index ind, int64_t num_nodes, int64_t num_edges, const int* tiles) {
-  Attention a{};
-  a.rowptr = ptr;
-  a.col = ind;
-  a.num_dst = a.num_src = num_nodes;
-  a.num_edges = num_edges;
-  a.tiles = {tiles, false};
-  a.num_tiles = tile::boundaries_of(num_nodes) - 1;
-  return a;
-}
-
 }  // namespace
 
 cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
@@ -119,25 +95,12 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
   TileSearch::Arrays arrays{};
   Workspace places(workspace);
   places.place(arrays.reach, t.num_nodes);
-  places.place(arrays.sums, blocks);
-  places.place(arrays.ends, blocks);
+  places.place(arrays.told, blocks);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
     return cudaSuccess;
   }
-  error = launch_cooperative(find_tiles_kernel, blocks, 0, stream, t, arrays, tile::boundaries_of(t.num_nodes));
-  if (error != cudaSuccess) return error;
-  return count_blocks(t, nullptr, stream);
-}
-
-cudaError_t count_blocks(const FindTiles& t, const int* counted, cudaStream_t stream) {
-  if (t.num_nodes > 0) {
-    const Attention a = tiled(t.rowptr, t.col, t.num_nodes, t.num_edges, t.tiles);
-    constexpr unsigned kMostBlocks = 2048;
-    const unsigned windows = tile::blocks_of(a.num_tiles), blocks = std::min(windows, kMostBlocks);
-    blocks_kernel<<<blocks, tile::kThreads, 0, stream>>>(a, windows, t.blocks, counted);
-  }
-  return cudaGetLastError();
+  return launch_cooperative(find_tiles_kernel, blocks, 0, stream, t, arrays);
 }
 
 cudaError_t list_tiles(const int* tiles, int64_t num_nodes, int* list, cudaStream_t stream) {
