@@ -3,7 +3,7 @@
 // - The list ascends by destination and then by source, or the other way round, as most lists of PyG do: it is one of
 //   the forms, and is copied as it streams by. Tiles follow from the first and the last edge of each node, and the
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
-// - What is missing then is sorted by the second kernel, of any list.
+// - What is missing then the second kernel makes of any list: it sorts, finds tiles and counts their blocks.
 #include <cooperative_groups.h>
 
 #include <algorithm>

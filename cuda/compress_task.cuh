@@ -8,7 +8,7 @@
 
 namespace dfgnn::cuda {
 
-// What there is.
+// What there is: columns come last, with the blocks of tiles.
 struct Done {
   bool rows, tiles, columns;
 };

@@ -1,4 +1,4 @@
-// What the tiles of a graph cost, by a whole grid, in a kernel that has found them.
+// What the tiles of a graph cost, by a whole grid, in the kernel that has found them or in another.
 #pragma once
 
 #include "cooperative.cuh"
@@ -10,7 +10,7 @@ constexpr int kWindowsAtOnce = kGridThreads / kThreads;
 using BlockMasks = EdgeMask[kWindowsAtOnce];
 
 // Adds the blocks of tiles (graph.cpp of the operators) to *blocks: of 16 rows and the chunks in which they have edges,
-// and the edges of rows that go edge by edge, as all do in wide tiles.
+// and the edges of rows that go edge by edge, as all do in wide tiles, whose pointers are taken to ascend.
 template <class Ptr, class I>
 __device__ void add_blocks(const int* tiles, int nodes, const Ptr& ptr, const I* ind, int64_t num_edges,
                            BlockMasks& masks, int64_t* blocks) {

@@ -289,7 +289,7 @@ class TileTranspose {
 
   Shared& s_;
   const int first_, nodes_, words_;
-  const int inverse_;  // of words_, times 2^16, rounded up: for numbers of blocks
+  const int inverse_;  // of words_, times 2^16, and a little more: for numbers of blocks
   const int* const ind_;
   uint32_t* const bits_;    // of lines, or, of few edges, of lines across them
   uint16_t* const before_;  // of a line across: bits in the words before

@@ -15,21 +15,22 @@ namespace {
 
 __global__ void __launch_bounds__(kGridThreads)
     find_tiles_kernel(const __grid_constant__ FindTiles t, const __grid_constant__ TileSearch::Arrays arrays) {
-  __shared__ union {
-    TileSearch::Storage search;
-    tile::BlockMasks masks;
-  } shared;
+  __shared__ TileSearch::Storage storage;
   const auto grid = cooperative_groups::this_grid();
-  TileSearch search(t.num_nodes, arrays, shared.search);
+  TileSearch search(t.num_nodes, arrays, storage);
   if (grid_thread() == 0) *t.blocks = 0;
   search.start();
   grid.sync();
   search.add_all(t.rowptr, t.col, t.num_edges);
   grid.sync();
   search.find(t.tiles, tile::boundaries_of(t.num_nodes));
-  grid.sync();
+}
+
+// Apart, as it takes twice as many registers.
+__global__ void __launch_bounds__(kGridThreads) blocks_kernel(const __grid_constant__ FindTiles t) {
+  __shared__ tile::BlockMasks masks;
   const auto add_blocks = [&](const auto* ind) {
-    tile::add_blocks(t.tiles, static_cast<int>(t.num_nodes), t.rowptr, ind, t.num_edges, shared.masks, t.blocks);
+    tile::add_blocks(t.tiles, static_cast<int>(t.num_nodes), t.rowptr, ind, t.num_edges, masks, t.blocks);
   };
   t.col.wide ? add_blocks(static_cast<const int64_t*>(t.col.data)) : add_blocks(static_cast<const int*>(t.col.data));
 }
@@ -100,7 +101,12 @@ cudaError_t find_tiles(const FindTiles& t, void* workspace, size_t& workspace_by
     workspace_bytes = places.bytes();
     return cudaSuccess;
   }
-  return launch_cooperative(find_tiles_kernel, blocks, 0, stream, t, arrays);
+  error = launch_cooperative(find_tiles_kernel, blocks, 0, stream, t, arrays);
+  if (error != cudaSuccess || t.num_nodes == 0) return error;
+  constexpr int64_t kMostBlocks = 2048;
+  const int64_t strides = tile::boundaries_of(t.num_nodes) - 1;
+  blocks_kernel<<<static_cast<unsigned>(std::min(strides, kMostBlocks)), kGridThreads, 0, stream>>>(t);
+  return cudaGetLastError();
 }
 
 cudaError_t list_tiles(const int* tiles, int64_t num_nodes, int* list, cudaStream_t stream) {

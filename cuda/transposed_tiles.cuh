@@ -54,7 +54,7 @@ class TransposedTiles {
 
   // Of a tile.
   struct Nodes {
-    int begin = 0, end = 0;
+    int begin, end;
     __device__ __forceinline__ int size() const { return end - begin; }
   };
   __device__ __forceinline__ Nodes nodes_of(int tile) const { return {t_.tiles[tile], t_.tiles[tile + 1]}; }
@@ -77,7 +77,7 @@ class TransposedTiles {
       made.pointers[first + i + 1] = across_begin[i + 1];
       if (!kByDst) largest_ = max(largest_, across_begin[i + 1] - across_begin[i]);
     }
-    Nodes next_nodes;
+    Nodes next_nodes{};
     const auto meanwhile = [&] {
       if (next_tile >= 0) next_nodes = nodes_of(next_tile);
     };
@@ -112,7 +112,8 @@ class TransposedTiles {
             (x >> (kNodeBits + 1) & 1) != 0};
   }
 
-  // Put together in shared memory where there is room, as they come in small groups. Calls meanwhile() once they are.
+  // Put together in shared memory where there is room, as they come in small groups. Calls meanwhile() before
+  // they are written.
   template <class PlaceInRow, class Meanwhile>
   __device__ __forceinline__ void make_columns(const TileTranspose& tile, int first, const PlaceInRow& place_in_row,
                                                const Meanwhile& meanwhile) const {

@@ -207,7 +207,8 @@ def connected_coo(edges: int) -> tuple[list[int], list[int], int, int]:
 
 # What compress copies of sorted lists by tiles: graphs around the sizes of words and of
 # the widest tile, some of them sparse; nodes without edges in a row, few and many; and as many
-# edges of the widest tile as there is just room for, of two arrays and of three.
+# edges of the widest tile as there is just room for, of 4 bytes each and of 6; dense tiles with
+# room for the first alone; and more dense tiles than blocks.
 BATCHES = {
     "words": batch_coo([1, 2, 31, 32, 33, 63, 64, 65, 0, 127, 128, 129]),
     "sparse": batch_coo([30, 500, 70, 1, 200] * 5, 0.01),
@@ -219,6 +220,8 @@ BATCHES = {
     "wide_last": batch_coo([70] * 300 + [600], 0.02),
     "full": batch_coo([40, 70], 1.0),
     "mixed": batch_coo([*[64] * 5, 200, 300] * 8, [*[0.5] * 5, 0.01, 0.01] * 8),
+    "room_for_half": batch_coo([200, 64, 128], [0.3, 0.5, 0.8]),
+    "many_dense": batch_coo([64] * 60, 0.3),
 }
 BATCHES |= {
     f"room_{edges + more - loops}": connected_coo(edges + more - loops)
@@ -322,6 +325,30 @@ def assert_as_by_parts(
         torch.testing.assert_close(tuple(result), forms, rtol=0, atol=0)
         torch.testing.assert_close(tiles, found, rtol=0, atol=0)
         assert numbers.tolist() == [*stats.tolist(), *blocks.tolist()]
+
+
+@pytest.mark.parametrize("longest", [100, 10_000])
+def test_compress_many_nodes(longest, cuda):
+    """Tiles that begin and end anywhere in what blocks of the GPU share out, or reach beyond one
+    of these shares; the same as on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(1, 100, (24_000,), generator=generator)
+    sizes[12_000] = longest
+    nodes = int(sizes.sum())
+    ends_path = torch.zeros(nodes, dtype=torch.bool)
+    ends_path[sizes.cumsum(0) - 1] = True
+    path = (~ends_path).nonzero().flatten()  # from each node of a path to the next
+    src, dst = torch.stack([torch.cat([path + 1, path]), torch.cat([path, path + 1])])
+    order = torch.from_numpy(np.lexsort((src, dst)))
+    ends = src[order], dst[order]
+    for some_order in (ends, ends[::-1]):
+        on_cpu = compress(*some_order, nodes, nodes, with_tiles=True)
+        on_gpu = compress(*(end.to(cuda) for end in some_order), nodes, nodes, with_tiles=True)
+        for result, expected in zip(on_gpu, on_cpu, strict=True):
+            torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
+        found, blocks = torch.ops.dfgnn.find_tiles(*on_gpu[:2])
+        assert torch.equal(found, on_gpu[6])
+        assert torch.equal(blocks.flatten(), on_gpu[7][2:])
 
 
 @pytest.mark.parametrize("with_tiles", [False, True])
