@@ -24,6 +24,11 @@ struct Index {
   __device__ __forceinline__ int64_t operator[](int64_t i) const {
     return wide ? __ldg(static_cast<const long long*>(data) + i) : __ldg(static_cast<const int*>(data) + i);
   }
+  // Calls visit with a pointer of the type that the numbers have.
+  template <class Visit>
+  __device__ __forceinline__ void typed(const Visit& visit) const {
+    wide ? visit(static_cast<const long long*>(data)) : visit(static_cast<const int*>(data));
+  }
   // From the i-th on.
   __device__ __forceinline__ Index from(int64_t i) const {
     return {wide ? static_cast<const void*>(static_cast<const long long*>(data) + i)

@@ -14,8 +14,13 @@ struct EdgeMask {
   __device__ __forceinline__ static int lane_of_row() { return threadIdx.x % kLanes; }
   __device__ __forceinline__ static int row() { return threadIdx.x % kThreads / kLanes; }
 
-  // Fills the row of this thread and a neighbour from its edges, none where it is behind the window's last. `ind` may
-  // be what the kernel has written.
+  // Of the row of this thread and a neighbour; none where it is behind the window's last.
+  template <class Ptr>
+  __device__ __forceinline__ static Range edges_of_row(const Ptr& ptr, int64_t num_edges, const BlockWindow& w) {
+    return row() < w.count ? row_range(ptr, w.first + row(), num_edges) : Range{0, 0};
+  }
+
+  // Fills that row from its edges. `ind` may be what the kernel has written.
   template <class I>
   __device__ __forceinline__ void fill(const Range& edges, const I* ind, const BlockWindow& w) {
     using U = std::make_unsigned_t<I>;

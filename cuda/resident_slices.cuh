@@ -240,7 +240,7 @@ class Slices {
 #pragma unroll
       for (int u = 0; u < kCount; ++u) x[u] = u * S::kThreads < count ? __ldg(data + u * S::kThreads) : 0;
     };
-    list.wide ? load(static_cast<const long long*>(list.data)) : load(static_cast<const int*>(list.data));
+    list.typed(load);
   }
 
   __device__ __forceinline__ static int bucket(int edges) { return max(kBuckets - 1 - batches_of(edges), 0); }

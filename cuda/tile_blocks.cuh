@@ -27,8 +27,7 @@ __device__ void add_blocks(const int* tiles, int nodes, const Ptr& ptr, const I*
     for (int first = begin + half * kWindow; first < end; first += kWindowsAtOnce * kWindow) {
       BlockWindow w;
       static_cast<Window&>(w) = {begin, end, first, min(kWindow, end - first)};
-      Range edges{0, 0};
-      if (EdgeMask::row() < w.count) edges = row_range(ptr, first + EdgeMask::row(), num_edges);
+      const Range edges = EdgeMask::edges_of_row(ptr, num_edges, w);
       mask.fill(edges, ind, w);
       const int chunks = mask.rows[EdgeMask::row()][0];
       const bool is_single = (chunks & (kMaskIrregular | kMaskDisordered)) != 0;

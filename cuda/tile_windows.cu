@@ -101,10 +101,8 @@ __global__ void __launch_bounds__(tile::kThreads) masks_kernel(const __grid_cons
   __shared__ EdgeMask mask;
   BlockWindow w;
   if (!read_window<WindowOrder::from_first>(a, w)) return;
-  Range edges{0, 0};
-  if (EdgeMask::row() < w.count) edges = row_range(a.rowptr, w.first + EdgeMask::row(), a.num_edges);
-  a.col.wide ? mask.fill(edges, static_cast<const int64_t*>(a.col.data), w)
-             : mask.fill(edges, static_cast<const int*>(a.col.data), w);
+  const Range edges = EdgeMask::edges_of_row(a.rowptr, a.num_edges, w);
+  a.col.typed([&](const auto* ind) { mask.fill(edges, ind, w); });
   __syncthreads();
   int* to = masks + static_cast<int64_t>(w.first) * kMaskWords;
   for (int x = threadIdx.x; x < w.count * kMaskWords; x += tile::kThreads) {

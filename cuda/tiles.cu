@@ -29,10 +29,9 @@ __global__ void __launch_bounds__(kGridThreads)
 // Apart, as it takes twice as many registers.
 __global__ void __launch_bounds__(kGridThreads) blocks_kernel(const __grid_constant__ FindTiles t) {
   __shared__ tile::BlockMasks masks;
-  const auto add_blocks = [&](const auto* ind) {
+  t.col.typed([&](const auto* ind) {
     tile::add_blocks(t.tiles, static_cast<int>(t.num_nodes), t.rowptr, ind, t.num_edges, masks, t.blocks);
-  };
-  t.col.wide ? add_blocks(static_cast<const int64_t*>(t.col.data)) : add_blocks(static_cast<const int*>(t.col.data));
+  });
 }
 
 // By one block.
