@@ -1,13 +1,17 @@
-// COO to both compressed forms and to tiles, by two cooperative kernels; the device finds out what there is to do.
+// COO to both compressed forms and to tiles, by three cooperative kernels; the device finds out what there is to do.
 //
 // - The list ascends by destination and then by source, or the other way round, as most lists of PyG do: it is one of
 //   the forms, and is copied as it streams by. Tiles follow from the first and the last edge of each node, and the
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
-// - What is missing then the second kernel makes of any list: it sorts, finds tiles and counts their blocks.
+// - Of any other list the second kernel makes loose rows, whose edges have the order of the list, and finds tiles.
+// - What is missing then, the third makes: tile by tile, where no tile is too wide and no edge there twice, or by
+// sorting
+//   for columns and once more for rows.
 #include <cooperative_groups.h>
 
 #include <algorithm>
 
+#include "row_order.cuh"
 #include "sorted_list.cuh"
 #include "tile_blocks.cuh"
 
@@ -25,39 +29,69 @@ __global__ void __launch_bounds__(kGridThreads, 3)
 
 template <class Coo>
 union AnyListShared {
-  typename EdgeSort<int, Coo>::Shared coo;
-  EdgeSort<int, CsrEdges<int>>::Shared csr;
-  BlockSums<int>::Storage sums;
-  tile::BlockMasks masks;
+  typename EdgeSort<int, Coo>::Shared sort;
+  TileSearch::Storage search;
 };
 
-// What the kernel before has left.
 template <class Coo>
 __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_constant__ CompressTask<Coo> task) {
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<AnyListShared<Coo>*>(memory);
   const auto grid = cooperative_groups::this_grid();
-  const auto& rows = task.rows;
   const Done done = task.found->done;
   if (done.columns) return;
   if (!done.rows) {
-    EdgeSort<int, Coo>(task.coo, rows, task.sort, shared.coo).run();
+    EdgeSort<int, Coo>(task.coo, task.loose, task.sort, shared.sort).run();
+  } else if (task.is_loose()) {
+    copy_edges(task.rows, task.loose);
+  }
+  if (!task.tiles || done.tiles) return;
+  const auto& rows = task.is_loose() ? task.loose : task.rows;
+  TileSearch search(rows.num_keys, task.search, shared.search);
+  search.start();
+  grid.sync();
+  search.add_all(rows.pointers, rows.other, rows.capacity());
+  grid.sync();
+  search.find(task.tiles, task.num_boundaries,
+              [&](int tile, int nodes) { TileQueue::add(task.queue, task.found->queued, tile, nodes); });
+}
+
+union OtherFormShared {
+  TileTranspose::Shared tiles;
+  RowOrder<int>::Shared sort;
+  tile::BlockMasks masks;
+};
+
+template <class I, bool kSelfLoops>
+__global__ void __launch_bounds__(kGridThreads, 3)
+    other_form_kernel(const __grid_constant__ CompressTask<CooEdges<I, kSelfLoops>> task) {
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<OtherFormShared*>(memory);
+  const auto grid = cooperative_groups::this_grid();
+  if (task.found->done.columns) return;
+  const bool is_loose = task.is_loose();
+  if (is_loose && task.tiles) {
+    int unused = 0;
+    const bool has_all = TransposedTiles<I, kSelfLoops, Known::loose_rows>(task, shared.tiles, unused).run();
+    grid.sync();
+    if (has_all && !task.found->twice) return;
+    if (grid_thread() == 0) task.rows.stats[2] = 0;
+  }
+  const RowOrderTask<int> forms{task.loose, task.rows, task.columns, task.spare, &task.found->descends};
+  RowOrder<int> order(forms, task.sort, shared.sort);
+  if (is_loose) order.check();
+  const CsrEdges<int> rows{task.rows.pointers, (is_loose ? task.loose : task.rows).other, task.rows.num_keys,
+                           task.columns.num_keys};
+  EdgeSort<int, CsrEdges<int>>(rows, task.columns, task.sort, shared.sort).run();
+  if (is_loose) {
+    grid.sync();
+    order.run();
     grid.sync();
   }
   if (task.tiles) {
-    if (!done.tiles) {
-      TileSearch search(rows.num_keys, task.search, shared.sums);
-      search.start();
-      grid.sync();
-      search.add_all(rows.pointers, rows.other, rows.capacity());
-      grid.sync();
-      search.find(task.tiles, task.num_boundaries);
-      grid.sync();
-    }
-    tile::add_blocks(task.tiles, static_cast<int>(rows.num_keys), rows.pointers, rows.other, rows.capacity(),
-                     shared.masks, rows.stats + 2);
+    tile::add_blocks(task.tiles, static_cast<int>(task.rows.num_keys), task.rows.pointers, task.rows.other,
+                     task.rows.capacity(), shared.masks, task.rows.stats + 2);
   }
-  EdgeSort<int, CsrEdges<int>>(task.csr, task.columns, task.sort, shared.csr).run();
 }
 
 template <class I, bool kSelfLoops>
@@ -65,22 +99,22 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   using Coo = CooEdges<I, kSelfLoops>;
   const auto sorted = sorted_list_kernel<I, kSelfLoops>;
   const auto any = any_list_kernel<Coo>;
+  const auto other = other_form_kernel<I, kSelfLoops>;
   constexpr int sorted_bytes = sizeof(typename SortedList<I, kSelfLoops>::Shared),
-                any_bytes = sizeof(AnyListShared<Coo>);
-  int64_t sorted_blocks = 0, any_blocks = 0;
+                any_bytes = sizeof(AnyListShared<Coo>), other_bytes = sizeof(OtherFormShared);
+  int64_t sorted_blocks = 0, any_blocks = 0, other_blocks = 0;
   cudaError_t error = max_grid(sorted, sorted_bytes, sorted_blocks);
   if (error == cudaSuccess) error = max_grid(any, any_bytes, any_blocks);
+  if (error == cudaSuccess) error = max_grid(other, other_bytes, other_blocks);
   if (error != cudaSuccess) return error;
   const int64_t capacity = t.csr.capacity, nodes = t.csr.num_dst;
   sorted_blocks = grid_for(ceil_div(capacity, 8 * kGridThreads) + ceil_div(nodes, 2 * kGridThreads), sorted_blocks);
   any_blocks = sort_blocks<int>(capacity, std::max(nodes, t.csr.num_src), any_blocks);
+  other_blocks = std::min(any_blocks, other_blocks);
 
-  CompressTask<Coo> task{coo_edges<I, kSelfLoops>(t.csr),
-                         csr_edges<int>(t.csc),
-                         sorted_edges<int>(t.csr),
-                         sorted_edges<int>(t.csc),
-                         t.tiles,
-                         t.num_boundaries};
+  CompressTask<Coo> task{
+      coo_edges<I, kSelfLoops>(t.csr), sorted_edges<int>(t.csr), sorted_edges<int>(t.csc), t.tiles, t.num_boundaries,
+      sorted_edges<int>(t.csr)};
   Workspace places(workspace);
   const int64_t reaches = t.tiles ? nodes : 0;
   places.place(task.found, 1);
@@ -90,6 +124,9 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   task.queue.most = static_cast<int>(t.tiles ? t.num_boundaries - 1 : 0);
   places.place(task.queue.tiles, int64_t{TileQueue::kClasses} * task.queue.most);
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
+  places.place(task.loose.other, capacity);
+  places.place(task.loose.item, capacity);
+  places.place(task.spare, capacity);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
     return cudaSuccess;
@@ -97,6 +134,7 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   error = cudaMemsetAsync(workspace, 0, zeros, stream);
   if (error == cudaSuccess) error = launch_cooperative(sorted, sorted_blocks, sorted_bytes, stream, task);
   if (error == cudaSuccess) error = launch_cooperative(any, any_blocks, any_bytes, stream, task);
+  if (error == cudaSuccess) error = launch_cooperative(other, other_blocks, other_bytes, stream, task);
   return error;
 }
 

@@ -16,8 +16,10 @@ struct Done {
 // What the kernels find out; zeros at first.
 struct Findings {
   int unsorted;   // the list is not in the order that it was taken to have;
-  int loose;      // or it is in that of rows, but not within a row;
+  int loose;      // or it is in that of rows, but does not ascend within a row;
   int gaps;       // pointers of many nodes in a row without edges are missing
+  int twice;      // an edge of loose rows is there twice
+  int descends;   // edges of a loose row do not ascend
   int next_tile;  // how many tiles of the queue blocks have taken after their first ones
   TileQueue::Counts queued;
   Done done;
@@ -26,14 +28,18 @@ struct Findings {
 template <class Coo>
 struct CompressTask {
   Coo coo;
-  CsrEdges<int> csr;
   SortedEdges<int> rows, columns;  // results
   int* tiles;                      // may be null
   int64_t num_boundaries;
+  SortedEdges<int> loose{};  // rows, whose pointers these are, with their edges in any order
+  int* spare = nullptr;      // [capacity]
   Findings* found = nullptr;
   TileSearch::Arrays search{};
   TileQueue::Arrays queue{};
   SortArrays<int> sort{};
+
+  // Of a list that was not in order, or in that of destinations alone.
+  __device__ __forceinline__ bool is_loose() const { return !found->done.rows || found->loose; }
 
   // What a list in the order of destinations is, or of sources.
   template <bool kByDst>

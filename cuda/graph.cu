@@ -1,8 +1,9 @@
-// COO to CSR and CSR to CSC: what is sorted in each, and by which sort.
+// COO to CSR and CSR to CSC: what is sorted in each, and by which sort. And rows that ascend.
 #include "edge_lists.cuh"
 #include "edge_sort.cuh"
 #include "graph.h"
 #include "radix_sort.cuh"
+#include "row_order.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -27,6 +28,41 @@ cudaError_t csr_to_csc_as(const CsrToCsc& t, void* workspace, size_t& workspace_
   return sort_edges(csr_edges<K>(t), sorted_edges<K>(t), workspace, workspace_bytes, stream);
 }
 
+template <class K>
+__global__ void __launch_bounds__(kGridThreads, 3)
+    order_rows_kernel(const __grid_constant__ RowOrderTask<K> task, const __grid_constant__ SortArrays<K> arrays) {
+  extern __shared__ __align__(16) char memory[];
+  RowOrder<K> order(task, arrays, *reinterpret_cast<typename RowOrder<K>::Shared*>(memory));
+  order.check();
+  cooperative_groups::this_grid().sync();
+  order.run();
+}
+
+template <class K>
+cudaError_t order_rows_as(const OrderRows& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
+  const auto kernel = order_rows_kernel<K>;
+  constexpr int shared_bytes = sizeof(typename RowOrder<K>::Shared);
+  int64_t blocks = 0;
+  cudaError_t error = max_grid(kernel, shared_bytes, blocks);
+  if (error != cudaSuccess) return error;
+  const int64_t capacity = t.csr.capacity;
+  blocks = sort_blocks<K>(capacity, t.csr.num_dst, blocks);
+  RowOrderTask<K> task{sorted_edges<K>(t.csr), sorted_edges<K>(t.csr), sorted_edges<K>(t.csc)};
+  task.rows.other = array<K>(t.col);
+  task.rows.item = array<K>(t.eid);
+  Workspace places(workspace);
+  places.place(task.descends, 1);
+  places.place(task.spare, capacity);
+  const auto arrays = place_sort_arrays<K>(places, capacity, blocks);
+  if (workspace == nullptr) {
+    workspace_bytes = places.bytes();
+    return cudaSuccess;
+  }
+  error = cudaMemsetAsync(task.descends, 0, sizeof(int), stream);
+  if (error == cudaSuccess) error = launch_cooperative(kernel, blocks, shared_bytes, stream, task, arrays);
+  return error;
+}
+
 }  // namespace
 
 cudaError_t coo_to_csr(const CooToCsr& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
@@ -39,6 +75,11 @@ cudaError_t coo_to_csr(const CooToCsr& task, void* workspace, size_t& workspace_
 cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
   const auto convert = task.colptr.wide ? csr_to_csc_as<int64_t> : csr_to_csc_as<int>;
   return convert(task, workspace, workspace_bytes, stream);
+}
+
+cudaError_t order_rows(const OrderRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
+  const auto order = task.col.wide ? order_rows_as<int64_t> : order_rows_as<int>;
+  return order(task, workspace, workspace_bytes, stream);
 }
 
 }  // namespace dfgnn::cuda

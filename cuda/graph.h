@@ -43,6 +43,15 @@ struct CsrToCsc {
 };
 cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
+// The rows of coo_to_csr and the columns that csr_to_csc makes of them, as compress has them: rows ascend by source,
+// but for self-loops that were put in, and perm has positions in these rows.
+struct OrderRows {
+  CooToCsr csr;           // of which sizes, self_loops and rowptr count; what col and eid have is lost
+  MutableIndex col, eid;  // results
+  CsrToCsc csc;           // of csr.rowptr and csr.col; perm changes
+};
+cudaError_t order_rows(const OrderRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+
 // CSR by destination and CSC by source of graphs side by side, as coo_to_csr and csr_to_csc make them of edges that are
 // sorted by destination and then by source, from degrees [num_nodes, 2], the edges that a node is the destination and
 // the source of, and local_perm [num_edges], what perm of each graph alone is: uint16 where `narrow`, else int32. ptr
@@ -70,9 +79,9 @@ struct FindTiles {
 };
 cudaError_t find_tiles(const FindTiles& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// All of the above at once, of what has fewer than kLongList entries and int32 results: `csr` with stats [3], the last
-// the blocks of find_tiles; csc.rowptr and csc.col are the results of `csr`. tiles may be null: then they are not
-// looked for, and blocks is -1.
+// All of that at once, of what has fewer than kLongList entries and int32 results: `csr` with stats [3], the last
+// the blocks of find_tiles; csc.rowptr and csc.col are the results of `csr`, whose rows ascend by source. tiles may be
+// null: then they are not looked for, and blocks is -1.
 struct Compress {
   CooToCsr csr;
   CsrToCsc csc;

@@ -45,6 +45,14 @@ __device__ __forceinline__ K full_sort_key(const Source& source, const SortedEdg
   return static_cast<K>(key < 0 || e >= end ? out.num_keys : key);
 }
 
+template <class K>
+__device__ void copy_edges(const SortedEdges<K>& from, const SortedEdges<K>& to) {
+  for (int64_t p = grid_thread(); p < from.capacity(); p += grid_threads()) {
+    to.other[p] = from.other[p];
+    to.item[p] = from.item[p];
+  }
+}
+
 // First of `count` sorted keys that is not below `key`.
 template <class K>
 __device__ int64_t lower_bound(const K* keys, int64_t count, K key) {

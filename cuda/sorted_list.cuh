@@ -65,7 +65,7 @@ class SortedList {
       search_.find(t_.tiles, t_.num_boundaries,
                    [&](int tile, int nodes) { TileQueue::add(t_.queue, found_.queued, tile, nodes); });
       grid.sync();
-      has_all = TransposedTiles<I, kSelfLoops, kByDst>(t_, s_, largest).run();
+      has_all = TransposedTiles<I, kSelfLoops, kByDst ? Known::rows : Known::columns>(t_, s_, largest).run();
     }
     raise_max_degree(t_.rows, largest);
     return {kByDst || has_all, has_tiles, has_all};

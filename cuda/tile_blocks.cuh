@@ -37,7 +37,8 @@ __device__ void add_blocks(const int* tiles, int nodes, const Ptr& ptr, const I*
       __syncwarp();
     }
   }
-  if (cost > 0) atomicAdd(reinterpret_cast<unsigned long long*>(blocks), cost);
+  cost = lanes_sum<kWarp>(cost);
+  if (threadIdx.x % kWarp == 0 && cost > 0) atomicAdd(reinterpret_cast<unsigned long long*>(blocks), cost);
 }
 
 }  // namespace dfgnn::cuda::tile

@@ -42,7 +42,8 @@ Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, in
 }
 
 // coo_to_csr, csr_to_csc and, where they are asked for, find_tiles in one; `stats` has the blocks of tiles behind, or
-// -1. On CUDA, the more of it is a copy the more the list is sorted.
+// -1. Rows ascend by source whatever the order of the list, but for self-loops that were put in: all methods are made
+// for that. On CUDA, the more of it is a copy the more the list is sorted.
 template <auto kernel>
 Compressed compress(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
                     bool with_tiles) {
@@ -169,7 +170,7 @@ Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cpu>);
   m.impl("csr_to_csc", csr_to_csc<csr_to_csc_cpu>);
-  m.impl("compress", compress<compress_by_parts<coo_to_csr_cpu, csr_to_csc_cpu, find_tiles_cpu>>);
+  m.impl("compress", compress<compress_by_parts<both_forms_cpu, find_tiles_cpu>>);
   m.impl("find_tiles", find_tiles<find_tiles_cpu>);
   m.impl("with_masks", with_masks<with_masks_cpu>);
   m.impl("with_list", with_list<list_tiles_cpu>);

@@ -26,6 +26,8 @@ using Structure = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at:
 Csr coo_to_csr_cpu(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
                    at::ScalarType index_type);
 Csc csr_to_csc_cpu(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src);
+std::tuple<Csr, Csc> both_forms_cpu(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
+                                    bool self_loops, at::ScalarType index_type);
 Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col);
 at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                           const at::Tensor& colptr, const at::Tensor& row);
@@ -51,12 +53,14 @@ void tile_sizes_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at
 void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
                        const Structure& structure);
 
-// The operator compress by those that make its parts.
-template <auto coo_to_csr, auto csr_to_csc, auto find_tiles>
+// The operator compress by those that make its parts: both_forms, as coo_to_csr and csr_to_csc, but for the order of
+// the edges of a row.
+template <auto both_forms, auto find_tiles>
 Compressed compress_by_parts(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
                              bool self_loops, bool with_tiles, at::ScalarType index_type) {
-  const auto [rowptr, col, eid, stats] = coo_to_csr(src, dst, num_src, num_dst, self_loops, index_type);
-  const auto [colptr, row, perm] = csr_to_csc(rowptr, col, num_src);
+  const auto [csr, csc] = both_forms(src, dst, num_src, num_dst, self_loops, index_type);
+  const auto& [rowptr, col, eid, stats] = csr;
+  const auto& [colptr, row, perm] = csc;
   const auto none = [&src] {
     return Tiles{at::empty({0}, src.options().dtype(at::kInt)), at::full({1}, -1, src.options().dtype(at::kLong))};
   };

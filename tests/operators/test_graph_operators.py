@@ -262,7 +262,14 @@ ORDERS = {
     "by_src": lambda src, dst: np.lexsort((dst, src)),
     "by_dst_alone": lambda src, dst: np.lexsort((-src, dst)),
     "by_src_alone": lambda src, dst: np.lexsort((-dst, src)),
+    "loops_last": lambda src, dst: np.lexsort((src, dst, src == dst)),
+    "near": lambda src, dst: np.lexsort((random_like(src), dst // 128)),
+    "random": lambda src, dst: np.argsort(random_like(src)),
 }
+
+
+def random_like(ends: Tensor) -> np.ndarray:
+    return np.random.default_rng(0).random(ends.numel())
 
 
 @pytest.mark.parametrize("self_loops", [False, True])
@@ -270,7 +277,7 @@ ORDERS = {
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", [*COO, *BATCHES])
 def test_compress(name, order, index, self_loops, device):
-    """The same as by its parts, with and without tiles."""
+    """The same as by its parts, of a list whose sources ascend, with and without tiles."""
     src, dst, num_src, num_dst = (COO | BATCHES)[name]
     ends = [torch.tensor(t, dtype=index) for t in (src, dst)]
     positions = torch.from_numpy(ORDERS[order](*ends))
@@ -313,7 +320,13 @@ def assert_as_by_parts(
     src: Tensor, dst: Tensor, num_src: int, num_dst: int, self_loops: bool
 ) -> None:
     arguments = (src, dst, num_src, num_dst)
-    rowptr, col, eid, stats = coo_to_csr(*arguments, self_loops=self_loops)
+    order = src.argsort(stable=True)
+    rowptr, col, eid, stats = coo_to_csr(
+        src[order], dst[order], num_src, num_dst, self_loops=self_loops
+    )
+    positions = torch.arange(eid.numel(), device=eid.device)
+    eid = torch.cat([order, positions[order.numel() :]]).to(eid.dtype)[eid.long()]
+    eid[rowptr[-1] :] = 0  # where nothing is left
     forms = rowptr, col, eid, *csr_to_csc(rowptr, col, num_src)
     *result, tiles, numbers = compress(*arguments, self_loops=self_loops)
     torch.testing.assert_close(tuple(result), forms, rtol=0, atol=0)

@@ -1,7 +1,10 @@
-// Stable counting sorts of edges: coo_to_csr_cpu and csr_to_csc_cpu.
+// Stable counting sorts of edges: coo_to_csr_cpu and csr_to_csc_cpu; both_forms_cpu.
 #include "graph.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace dfgnn {
@@ -74,6 +77,24 @@ void fill_csc(const Index* rowptr, const Index* col, int64_t num_edges, int64_t 
   std::fill(perm + colptr[num_src], perm + num_edges, Index(0));
 }
 
+// Edges of a row by source, those with the same by their position in the list, which they ascend by; but for the last,
+// where it is a self-loop that was put in.
+template <class Index>
+void order_rows(const Index* rowptr, int64_t num_dst, int64_t num_loops, Index* col, Index* eid) {
+  constexpr int64_t kGrain = 1024;
+  at::parallel_for(0, num_dst, kGrain, [&](int64_t first, int64_t last) {
+    std::vector<std::pair<Index, Index>> edges;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t begin = rowptr[i], end = rowptr[i + 1] - (i < num_loops);
+      if (std::is_sorted(col + begin, col + end)) continue;
+      edges.clear();
+      for (int64_t e = begin; e < end; ++e) edges.emplace_back(col[e], eid[e]);
+      std::sort(edges.begin(), edges.end());
+      for (int64_t e = begin; e < end; ++e) std::tie(col[e], eid[e]) = edges[e - begin];
+    }
+  });
+}
+
 // Calls f with a zero of the C++ type of an index dtype.
 template <class F>
 void with_index_type(at::ScalarType type, F f) {
@@ -111,6 +132,19 @@ Csc csr_to_csc_cpu(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_
              colptr.mutable_data_ptr<Index>(), row.mutable_data_ptr<Index>(), perm.mutable_data_ptr<Index>());
   });
   return {colptr, row, perm};
+}
+
+std::tuple<Csr, Csc> both_forms_cpu(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
+                                    bool self_loops, at::ScalarType index_type) {
+  const auto csr = coo_to_csr_cpu(src, dst, num_src, num_dst, self_loops, index_type);
+  const auto& [rowptr, col, eid, stats] = csr;
+  const int64_t num_loops = col.numel() - src.numel();
+  with_index_type(index_type, [&, &rowptr = rowptr, &col = col, &eid = eid](auto index) {
+    using Index = decltype(index);
+    order_rows(rowptr.template const_data_ptr<Index>(), num_dst, num_loops, col.template mutable_data_ptr<Index>(),
+               eid.template mutable_data_ptr<Index>());
+  });
+  return {csr, csr_to_csc_cpu(rowptr, col, num_src)};
 }
 
 }  // namespace dfgnn

@@ -52,12 +52,35 @@ Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num
   return {colptr, row, perm};
 }
 
+namespace {
+
+std::tuple<Csr, Csc> both_forms(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
+                                bool self_loops, at::ScalarType index_type) {
+  const c10::cuda::CUDAGuard guard(src.device());
+  const auto [rowptr, loose_col, loose_eid, stats] =
+      coo_to_csr_cuda(src, dst, num_src, num_dst, self_loops, index_type);
+  const auto csc = csr_to_csc_cuda(rowptr, loose_col, num_src);
+  const auto& [colptr, row, perm] = csc;
+  const auto col = at::empty_like(loose_col), eid = at::empty_like(loose_eid);
+  const int64_t capacity = col.numel();
+  run(cuda::order_rows,
+      {{read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(loose_col),
+        write(loose_eid), nullptr},
+       write(col),
+       write(eid),
+       {read(rowptr), read(loose_col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)}},
+      rowptr.options());
+  return {Csr{rowptr, col, eid, stats}, csc};
+}
+
+}  // namespace
+
 Compressed compress_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
                          bool self_loops, bool with_tiles, at::ScalarType index_type) {
   const int64_t capacity = src.numel() + (self_loops ? std::min(num_src, num_dst) : 0);
   if (index_type == at::kLong || capacity >= cuda::kLongList) {
-    return compress_by_parts<coo_to_csr_cuda, csr_to_csc_cuda, find_tiles_cuda>(src, dst, num_src, num_dst, self_loops,
-                                                                                with_tiles, index_type);
+    return compress_by_parts<both_forms, find_tiles_cuda>(src, dst, num_src, num_dst, self_loops, with_tiles,
+                                                          index_type);
   }
   const c10::cuda::CUDAGuard guard(src.device());
   const auto make = [&](int64_t size) { return at::empty({size}, src.options().dtype(at::kInt)); };
