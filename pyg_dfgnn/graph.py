@@ -26,7 +26,9 @@ class Graph(NamedTuple):
     Attributes:
         rowptr: ``[num_dst + 1]``, where the edges of each destination begin; int32 or int64, like
             all tensors here.
-        col: ``[C]``, the source of each edge.
+        col: ``[C]``, the source of each edge. Those of a destination ascend, whatever the order of
+            ``edge_index``, but for self-loops that were added, which come last; from a SparseTensor
+            or torch.sparse rows they are as they are there. All methods are made for such rows.
         eid: ``[C]``, the position of each edge in ``edge_index``; the self-loop that was added for
             node ``i`` to an ``edge_index`` of ``E`` edges has position ``E + i``.
         colptr: ``[num_src + 1]``, where the edges of each source begin, in the order by source.

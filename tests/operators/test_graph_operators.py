@@ -124,6 +124,13 @@ def test_long_lists(index, self_loops, cuda):
     csc = csr_to_csc(rowptr, col, sizes[0])
     torch.testing.assert_close(csc, tuple(t.to(index) for t in expected), rtol=0, atol=0)
 
+    ends = [end.to(index) for end in ends]
+    assert_as_by_parts(*ends, *sizes, self_loops)
+    order = ends[0].argsort(stable=True)
+    assert_as_by_parts(
+        *(end[order] for end in ends), *sizes, self_loops
+    )  # rows ascend as they come
+
 
 def test_wide_results(device):
     """Numbers of nodes past 2^31 ask for 64 bits, if the edges are few or not."""

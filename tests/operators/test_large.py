@@ -149,3 +149,16 @@ def test_edges(op, large_cuda):
     torch.manual_seed(0)
     case.make(large_cuda)
     case.check_forward(op)
+
+
+def test_compress_wide_results(large_cuda):
+    """Numbers of nodes past 2^31, of edges in no order."""
+    last = (1 << 31) + 5
+    src, dst = torch.tensor([[last, 2, 7, last], [1, 1, 1, 0]], device=large_cuda)
+    rowptr, col, eid, colptr, row, perm, *_ = torch.ops.dfgnn.compress(src, dst, last + 1, 2)
+    assert rowptr.tolist() == [0, 1, 4]
+    assert col.tolist() == [last, 2, 7, last]
+    assert eid.tolist() == [3, 1, 2, 0]
+    assert colptr[[0, 2, 3, 7, 8, last, last + 1]].tolist() == [0, 0, 1, 1, 2, 2, 4]
+    assert row.tolist() == [1, 1, 0, 1]
+    assert perm.tolist() == [1, 2, 0, 3]
