@@ -7,14 +7,13 @@
 namespace dfgnn::cuda {
 
 constexpr int kSortWarps = kGridThreads / 32;
-constexpr int kDigitBits = 10, kDigits = 1 << kDigitBits;
 constexpr int kNoDigit = -1;  // of an item that is left out
 
-// K: int32_t or int64_t, what keys, nodes and positions are.
-template <class K>
+// K: int32_t or int64_t, what keys, nodes and positions are. kItems_: of a thread. Digits are below kDigits_.
+template <class K, int kItems_, int kDigits_>
 class ChunkSort {
  public:
-  static constexpr int kItems = 64 / sizeof(K);  // of a thread
+  static constexpr int kItems = kItems_, kDigits = kDigits_;
   static constexpr int kWarpItems = 32 * kItems, kChunk = kGridThreads * kItems;
   static_assert(kChunk <= 1 << 16, "counters and places have 16 bits");
 

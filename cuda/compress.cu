@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
 
 union OtherFormShared {
   TileTranspose::Shared tiles;
-  RowOrder<int>::Shared sort;
+  EdgeSort<int, CsrEdges<int>>::Shared sort;
+  RowOrder<int>::Shared order;
   tile::BlockMasks masks;
 };
 
@@ -77,8 +78,9 @@ __global__ void __launch_bounds__(kGridThreads, 3)
     if (has_all && !task.found->twice) return;
     if (grid_thread() == 0) task.rows.stats[2] = 0;
   }
-  const RowOrderTask<int> forms{task.loose, task.rows, task.columns, task.spare, &task.found->descends};
-  RowOrder<int> order(forms, task.sort, shared.sort);
+  const RowOrderTask<int> forms{
+      task.loose, task.rows, task.columns, {task.spare[0], task.spare[1]}, &task.found->descends};
+  RowOrder<int> order(forms, task.sort, shared.order);
   if (is_loose) order.check();
   const CsrEdges<int> rows{task.rows.pointers, (is_loose ? task.loose : task.rows).other, task.rows.num_keys,
                            task.columns.num_keys};
@@ -126,7 +128,7 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
   places.place(task.loose.other, capacity);
   places.place(task.loose.item, capacity);
-  places.place(task.spare, capacity);
+  for (int*& spare : task.spare) places.place(spare, capacity);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
     return cudaSuccess;

@@ -32,7 +32,7 @@ struct CompressTask {
   int* tiles;                      // may be null
   int64_t num_boundaries;
   SortedEdges<int> loose{};  // rows, whose pointers these are, with their edges in any order
-  int* spare = nullptr;      // [capacity]
+  int* spare[2]{};           // [capacity]
   Findings* found = nullptr;
   TileSearch::Arrays search{};
   TileQueue::Arrays queue{};

@@ -16,42 +16,49 @@
 
 namespace dfgnn::cuda {
 
-constexpr int kMaxChunksBefore = 64;  // that may have edges of a chunk's nodes, on the near way
+// Chunks of the near way are short, so that they have few different nodes, which may be many beside the edges.
+template <class K>
+using NearChunk = ChunkSort<K, 32 / sizeof(K), 1536>;
+constexpr int kMaxChunksBefore = 128;  // that may have edges of a chunk's nodes
+
+constexpr int kDigitBits = 10;  // of a step of the far way
+template <class K>
+using FarChunk = ChunkSort<K, 64 / sizeof(K), 1 << kDigitBits>;
 
 template <class K>
 struct SortArrays {
   int *far, *bad;         // whether the near way is out of question, and whether an edge that it took turned out bad
   K* sums;                // [blocks]
-  K* totals;              // [kDigits]
-  K* starts;              // [kDigits, blocks]
-  K *low, *high, *reach;  // [chunks]: least and largest key, and the largest until here
+  K* totals;              // [digits]
+  K* starts;              // [digits, blocks]
+  K *low, *high, *reach;  // [near chunks]: least and largest key, and the largest until here
   K* keys[2];             // [capacity]
-  uint16_t* counts;       // [chunks, kDigits], in the place of the keys
+  uint16_t* counts;       // [near chunks, different nodes], in the place of the keys
 };
 
 // How many blocks a sort takes, at the most `most`.
 template <class K>
 int64_t sort_blocks(int64_t capacity, int64_t num_keys, int64_t most) {
-  return grid_for(ceil_div(capacity, ChunkSort<K>::kChunk) + ceil_div(num_keys, 4 * kGridThreads), most);
+  return grid_for(ceil_div(capacity, NearChunk<K>::kChunk) + ceil_div(num_keys, 4 * kGridThreads), most);
 }
 
 // For a sort of so many items by so many blocks.
 template <class K>
 SortArrays<K> place_sort_arrays(Workspace& places, int64_t capacity, int64_t blocks) {
-  const int64_t chunks = ceil_div(capacity, ChunkSort<K>::kChunk);
+  const int64_t chunks = ceil_div(capacity, NearChunk<K>::kChunk);
   SortArrays<K> arrays{};
   places.place(arrays.far, 1);
   places.place(arrays.bad, 1);
   places.place(arrays.sums, blocks);
-  places.place(arrays.totals, kDigits);
-  places.place(arrays.starts, kDigits * blocks);
+  places.place(arrays.totals, FarChunk<K>::kDigits);
+  places.place(arrays.starts, FarChunk<K>::kDigits * blocks);
   places.place(arrays.low, chunks);
   places.place(arrays.high, chunks);
   places.place(arrays.reach, chunks);
   Workspace in_place_of_keys = places;
   places.place(arrays.keys[0], capacity);
   places.place(arrays.keys[1], capacity);
-  in_place_of_keys.place(arrays.counts, chunks * kDigits);
+  in_place_of_keys.place(arrays.counts, chunks * NearChunk<K>::kDigits);
   if (in_place_of_keys.bytes() > places.bytes()) places = in_place_of_keys;
   return arrays;
 }
@@ -59,17 +66,23 @@ SortArrays<K> place_sort_arrays(Workspace& places, int64_t capacity, int64_t blo
 template <class K, class Source>
 class EdgeSort {
  public:
-  using Chunk = ChunkSort<K>;
-  static constexpr int kItems = Chunk::kItems, kChunk = Chunk::kChunk;
+  using Near = NearChunk<K>;
+  using Far = FarChunk<K>;
+  using Count = std::conditional_t<sizeof(K) == 8, unsigned long long, int>;  // K, for atomic operations
 
   struct Shared {
-    Chunk chunk;
-    K next[kDigits];
+    union {
+      Near near;
+      Far far;
+      Count counts[Near::kDigits];
+    };
+    K next[Far::kDigits];
     union {
       typename BlockSums<K>::Storage sums;
       K ends[2][kSortWarps];
     };
   };
+  static_assert(Far::kDigits <= Near::kDigits, "counts are of either");
 
   __device__ EdgeSort(const Source& source, const SortedEdges<K>& out, const SortArrays<K>& arrays, Shared& shared)
       : source_(source), out_(out), w_(arrays), s_(shared), end_(source.end()) {}
@@ -96,8 +109,6 @@ class EdgeSort {
   }
 
  private:
-  using Count = std::conditional_t<sizeof(K) == 8, unsigned long long, int>;  // K, for atomic operations
-
   __device__ void clear_stats() {
     if (out_.stats && grid_thread() < 2) out_.stats[grid_thread()] = 0;
   }
@@ -111,24 +122,26 @@ class EdgeSort {
     clear_stats();
   }
 
-  // The near way
-
   // How many items a chunk has that begins at `first`.
+  template <class Chunk>
   static __device__ __forceinline__ int items_from(int64_t first, int64_t end) {
-    return static_cast<int>(min(max(end - first, int64_t(0)), static_cast<int64_t>(kChunk)));
+    return static_cast<int>(min(max(end - first, int64_t(0)), static_cast<int64_t>(Chunk::kChunk)));
   }
+
+  // The near way
 
   // Keys of a chunk and, where they are wanted, the other ends that come with them; whether any is bad.
   template <bool kOthers>
-  __device__ __forceinline__ bool load_chunk(int64_t first, K (&key)[kItems], K (&other)[kItems]) const {
-    const int count = items_from(first, min(end_, out_.num_edges)), last = items_from(first, out_.num_edges) - 1;
-    typename Source::Loaded loaded[kItems];
+  __device__ __forceinline__ bool load_chunk(int64_t first, K (&key)[Near::kItems], K (&other)[Near::kItems]) const {
+    const int count = items_from<Near>(first, min(end_, out_.num_edges)),
+              last = items_from<Near>(first, out_.num_edges) - 1;
+    typename Source::Loaded loaded[Near::kItems];
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) loaded[i] = source_.load(first + min(Chunk::place(i), last));
+    for (int i = 0; i < Near::kItems; ++i) loaded[i] = source_.load(first + min(Near::place(i), last));
     bool bad = false;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const bool inside = Chunk::place(i) < count;
+    for (int i = 0; i < Near::kItems; ++i) {
+      const bool inside = Near::place(i) < count;
       bool bad_key = false, bad_other = false;
       key[i] = inside ? static_cast<K>(source_.key(loaded[i], bad_key)) : K(-1);
       other[i] = static_cast<K>(source_.loaded_other(loaded[i], bad_other));
@@ -138,31 +151,32 @@ class EdgeSort {
   }
 
   __device__ void count_chunks() {
-    const Share chunks = block_share(ceil_div(out_.num_edges, kChunk));
-    auto* counts = reinterpret_cast<Count*>(s_.next);
+    const Share chunks = block_share(ceil_div(out_.num_edges, Near::kChunk));
+    Count* counts = s_.counts;
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
       if (__syncthreads_or(threadIdx.x == 0 && *static_cast<volatile int*>(w_.far))) return;
-      K key[kItems], unused[kItems];
-      const bool bad = load_chunk<false>(c * kChunk, key, unused);
+      K key[Near::kItems], unused[Near::kItems];
+      const bool bad = load_chunk<false>(c * Near::kChunk, key, unused);
       K low = static_cast<K>(out_.num_keys), high = -1;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
+      for (int i = 0; i < Near::kItems; ++i) {
         if (key[i] >= 0) low = min(low, key[i]);
         high = max(high, key[i]);
       }
       ends_of_block(low, high);
-      const int width = high < 0 ? 0 : static_cast<int>(min(high - low + 1, static_cast<K>(kDigits + 1)));
-      if (__syncthreads_or(bad || width > kDigits)) {
+      const int width = high < 0 ? 0 : static_cast<int>(min(high - low + 1, static_cast<K>(Near::kDigits + 1)));
+      if (__syncthreads_or(bad || width > Near::kDigits)) {
         if (threadIdx.x == 0) *w_.far = 1;
         return;
       }
       for (int d = threadIdx.x; d < width; d += kGridThreads) counts[d] = 0;
       __syncthreads();
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) count_digit(counts, key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low));
+      for (int i = 0; i < Near::kItems; ++i)
+        count_digit(counts, key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low));
       __syncthreads();
       for (int d = threadIdx.x; d < width; d += kGridThreads) {
-        w_.counts[c * kDigits + d] = static_cast<uint16_t>(counts[d]);
+        w_.counts[c * Near::kDigits + d] = static_cast<uint16_t>(counts[d]);
         if (counts[d] > 0) atomicAdd(reinterpret_cast<Count*>(&out_.pointers[low + d + 1]), counts[d]);
       }
       if (threadIdx.x == 0) {
@@ -205,7 +219,7 @@ class EdgeSort {
 
   __device__ void find_reach() {
     constexpr int kEach = 8;
-    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    const int64_t chunks = ceil_div(out_.num_edges, Near::kChunk);
     K until = -1;
     for (int64_t first = 0; first < chunks; first += kEach * kGridThreads) {
       K reach[kEach], all;
@@ -242,37 +256,37 @@ class EdgeSort {
   }
 
   __device__ void find_far_chunks() {
-    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    const int64_t chunks = ceil_div(out_.num_edges, Near::kChunk);
     for (int64_t c = kMaxChunksBefore + 1 + grid_thread(); c < chunks; c += grid_threads()) {
       if (w_.reach[c - kMaxChunksBefore - 1] >= w_.low[c]) *w_.far = 1;
     }
   }
 
   __device__ void scatter_chunks() {
-    const int64_t chunks = ceil_div(out_.num_edges, kChunk);
+    const int64_t chunks = ceil_div(out_.num_edges, Near::kChunk);
     const Share mine = block_share(chunks);
     bool bad = false;
     for (int64_t c = mine.end - 1; c >= mine.begin; --c) {  // the last is most likely in the cache still
       const K low = w_.low[c], high = w_.high[c];
       if (high < 0) continue;
       const int width = static_cast<int>(high - low) + 1;
-      const int64_t first = c * kChunk;
-      K key[kItems], other[kItems];
-      int item[kItems];
+      const int64_t first = c * Near::kChunk;
+      K key[Near::kItems], other[Near::kItems];
+      int item[Near::kItems];
       bad |= load_chunk<true>(first, key, other);
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) item[i] = key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low);
-      s_.chunk.rank(item, width);
-      const int count = s_.chunk.place_digits(width, [&](int d, K) { return start_of(c, low + d); });
-      const int last = items_from(first, out_.num_edges) - 1;
-      auto cursor = source_.cursor(first + Chunk::place(0) - threadIdx.x % 32);
+      for (int i = 0; i < Near::kItems; ++i) item[i] = key[i] < 0 ? kNoDigit : static_cast<int>(key[i] - low);
+      s_.near.rank(item, width);
+      const int count = s_.near.place_digits(width, [&](int d, K) { return start_of(c, low + d); });
+      const int last = items_from<Near>(first, out_.num_edges) - 1;
+      auto cursor = source_.cursor(first + Near::place(0) - threadIdx.x % 32);
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const int place = Chunk::place(i);
+      for (int i = 0; i < Near::kItems; ++i) {
+        const int place = Near::place(i);
         other[i] = static_cast<K>(cursor.other(first + min(place, last), other[i]));
-        s_.chunk.put(item[i], other[i], static_cast<K>(item[i] & 0xFFFF) << 16 | place);
+        s_.near.put(item[i], other[i], static_cast<K>(item[i] & 0xFFFF) << 16 | place);
       }
-      s_.chunk.write(
+      s_.near.write(
           count, [](K, K second) { return static_cast<int>(second >> 16); },
           [&](K to, K other, K second) {
             out_.other[to] = other;
@@ -287,7 +301,7 @@ class EdgeSort {
     K start = out_.pointers[key];
     for (int64_t earlier = c - 1; earlier >= 0 && w_.reach[earlier] >= w_.low[c]; --earlier) {
       const K low = w_.low[earlier];
-      if (key >= low && key <= w_.high[earlier]) start += w_.counts[earlier * kDigits + (key - low)];
+      if (key >= low && key <= w_.high[earlier]) start += w_.counts[earlier * Near::kDigits + (key - low)];
     }
     return start;
   }
@@ -317,43 +331,43 @@ class EdgeSort {
   }
 
   // Keys of a chunk: num_keys for what is no edge, -1 past the end. Returns how many edges are bad.
-  __device__ __forceinline__ int load_far(const K* keys, int64_t first, K (&key)[kItems]) const {
-    const int count = items_from(first, out_.capacity()), last = count - 1;
+  __device__ __forceinline__ int load_far(const K* keys, int64_t first, K (&key)[Far::kItems]) const {
+    const int count = items_from<Far>(first, out_.capacity()), last = count - 1;
     int num_bad = 0;
     if (keys) {
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) key[i] = keys[first + min(Chunk::place(i), last)];
+      for (int i = 0; i < Far::kItems; ++i) key[i] = keys[first + min(Far::place(i), last)];
     } else {
-      typename Source::Loaded loaded[kItems];
+      typename Source::Loaded loaded[Far::kItems];
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) loaded[i] = source_.load(min(first + Chunk::place(i), out_.num_edges - 1));
+      for (int i = 0; i < Far::kItems; ++i) loaded[i] = source_.load(min(first + Far::place(i), out_.num_edges - 1));
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
+      for (int i = 0; i < Far::kItems; ++i) {
         bool bad = false;
-        key[i] = full_sort_key(source_, out_, end_, first + Chunk::place(i), loaded[i], bad);
+        key[i] = full_sort_key(source_, out_, end_, first + Far::place(i), loaded[i], bad);
         num_bad += bad;
       }
     }
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (Chunk::place(i) >= count) key[i] = -1;
+    for (int i = 0; i < Far::kItems; ++i) {
+      if (Far::place(i) >= count) key[i] = -1;
     }
     return num_bad;
   }
 
   template <class DigitOf>
   __device__ int64_t count_digits(const K* keys, const DigitOf& digit_of, int width) {
-    const Share chunks = block_share(ceil_div(out_.capacity(), kChunk));
+    const Share chunks = block_share(ceil_div(out_.capacity(), Far::kChunk));
     int64_t num_bad = 0;
-    auto* counts = reinterpret_cast<Count*>(s_.next);
+    Count* counts = s_.counts;
     __syncthreads();
     for (int d = threadIdx.x; d < width; d += kGridThreads) counts[d] = 0;
     __syncthreads();
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
-      K key[kItems];
-      num_bad += load_far(keys, c * kChunk, key);
+      K key[Far::kItems];
+      num_bad += load_far(keys, c * Far::kChunk, key);
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) count_digit(counts, digit_of(key[i]));
+      for (int i = 0; i < Far::kItems; ++i) count_digit(counts, digit_of(key[i]));
     }
     __syncthreads();
     for (int d = threadIdx.x; d < width; d += kGridThreads) {
@@ -386,28 +400,28 @@ class EdgeSort {
       const K start = BlockSums<K>(s_.sums).exclusive(d < width ? w_.totals[d] : 0, before);
       if (d < width) s_.next[d] = start + w_.starts[static_cast<int64_t>(d) * gridDim.x + blockIdx.x];
     }
-    const Share chunks = block_share(ceil_div(out_.capacity(), kChunk));
+    const Share chunks = block_share(ceil_div(out_.capacity(), Far::kChunk));
     for (int64_t c = chunks.begin; c < chunks.end; ++c) {
-      const int64_t first = c * kChunk;
-      K key[kItems], value[kItems];
-      int item[kItems];
+      const int64_t first = c * Far::kChunk;
+      K key[Far::kItems], value[Far::kItems];
+      int item[Far::kItems];
       load_far(keys, first, key);
-      const int last = items_from(first, out_.capacity()) - 1;
+      const int last = items_from<Far>(first, out_.capacity()) - 1;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const int64_t e = first + min(Chunk::place(i), last);
+      for (int i = 0; i < Far::kItems; ++i) {
+        const int64_t e = first + min(Far::place(i), last);
         value[i] = keys ? values[e] : static_cast<K>(e);
         item[i] = digit_of(key[i]);
       }
-      s_.chunk.rank(item, width);
-      const int count = s_.chunk.place_digits(width, [&](int d, K count) {
+      s_.far.rank(item, width);
+      const int count = s_.far.place_digits(width, [&](int d, K count) {
         const K start = s_.next[d];
         s_.next[d] = start + count;
         return start;
       });
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) s_.chunk.put(item[i], key[i], value[i]);
-      s_.chunk.write(
+      for (int i = 0; i < Far::kItems; ++i) s_.far.put(item[i], key[i], value[i]);
+      s_.far.write(
           count, [&](K key, K) { return digit_of(key); },
           [&](K to, K key, K value) {
             sorted_keys[to] = key;

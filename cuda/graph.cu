@@ -52,7 +52,7 @@ cudaError_t order_rows_as(const OrderRows& t, void* workspace, size_t& workspace
   task.rows.item = array<K>(t.eid);
   Workspace places(workspace);
   places.place(task.descends, 1);
-  places.place(task.spare, capacity);
+  for (K*& spare : task.spare) places.place(spare, capacity);
   const auto arrays = place_sort_arrays<K>(places, capacity, blocks);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();

@@ -12,17 +12,27 @@ namespace dfgnn::cuda {
 
 template <class K>
 struct RowOrderTask {
-  SortedEdges<K> loose;    // the rows that there are
-  SortedEdges<K> rows;     // results; pointers are those of `loose`
-  SortedEdges<K> columns;  // of the loose rows, and in the end of `rows`
-  K* spare;                // [capacity]
-  int* descends;           // zero at first
+  SortedEdges<K> loose;     // the rows that there are
+  SortedEdges<K> rows;      // results; pointers are those of `loose`
+  SortedEdges<K> columns;   // of the loose rows, and in the end of `rows`
+  K* spare[2]{};            // [capacity]
+  int* descends = nullptr;  // zero at first
 };
 
-// All threads of the grid come to each step, and meet between them. What `loose` has is lost.
+// Columns, by destination; instead of the source of an edge, which would be searched for, its position.
+template <class K>
+struct ColumnEdges : CsrEdges<K> {
+  struct Cursor {
+    __device__ __forceinline__ int64_t other(int64_t e, int64_t) const { return e; }
+  };
+  __device__ __forceinline__ int64_t other(int64_t e) const { return e; }
+  __device__ __forceinline__ Cursor cursor(int64_t) const { return {}; }
+};
+
+// All threads of the grid come to each step, and meet between them.
 template <class K>
 class RowOrder {
-  using Sort = EdgeSort<K, CsrEdges<K>>;
+  using Sort = EdgeSort<K, ColumnEdges<K>>;
 
  public:
   using Shared = typename Sort::Shared;
@@ -46,31 +56,29 @@ class RowOrder {
   // Once there are columns.
   __device__ void run() {
     if (!*t_.descends) return copy_edges(t_.loose, t_.rows);
-    const CsrEdges<K> edges{t_.columns.pointers, t_.columns.other, t_.columns.num_keys, t_.rows.num_keys};
-    SortedEdges<K> sorted = t_.loose;
-    sorted.num_edges = t_.loose.capacity();
-    sorted.num_loops = 0;
-    sorted.item = t_.spare;
-    sorted.stats = nullptr;
+    const ColumnEdges<K> edges{{t_.columns.pointers, t_.columns.other, t_.columns.num_keys, t_.rows.num_keys}};
+    const SortedEdges<K> sorted{t_.rows.capacity(), 0,           t_.rows.num_keys, t_.rows.pointers,
+                                t_.spare[0],        t_.spare[1], nullptr};
     Sort(edges, sorted, sort_, s_).run();
     cooperative_groups::this_grid().sync();
-    put(sorted);
+    put(sorted.item);
   }
 
  private:
-  // sorted: rows that ascend, self-loops that were put in among the other edges, with positions in the columns.
-  __device__ void put(const SortedEdges<K>& sorted) {
-    const int64_t count = sorted.pointers[sorted.num_keys];
-    for (int64_t p = grid_thread(); p < sorted.capacity(); p += grid_threads()) {
+  // in_columns: positions there of rows that ascend, self-loops that were put in among the other edges.
+  __device__ void put(const K* in_columns) {
+    const int64_t count = t_.rows.pointers[t_.rows.num_keys];
+    for (int64_t p = grid_thread(); p < t_.rows.capacity(); p += grid_threads()) {
       if (p >= count) {
         t_.rows.other[p] = t_.rows.item[p] = 0;
         continue;
       }
-      const K in_column = sorted.item[p], j = sorted.other[p], i = t_.columns.other[in_column];
+      const K in_column = in_columns[p], i = t_.columns.other[in_column], before = t_.columns.item[in_column];
+      const K j = t_.loose.other[before];
       int64_t place = p;
-      if (i < t_.loose.num_loops) place = i == j ? sorted.pointers[i + 1] - 1 : p - (j > i);
+      if (i < t_.loose.num_loops) place = i == j ? t_.rows.pointers[i + 1] - 1 : p - (j > i);
       t_.rows.other[place] = j;
-      t_.rows.item[place] = t_.loose.item[t_.columns.item[in_column]];
+      t_.rows.item[place] = t_.loose.item[before];
       t_.columns.item[in_column] = static_cast<K>(place);
     }
   }
