@@ -325,7 +325,9 @@ def test_steps_that_compute_something_else(lab, monkeypatch):
     assert "in the gradient]" in note
 
 
-@pytest.mark.parametrize("order", [*conversion.ORDERS, conversion.PRECOMPUTED])
+@pytest.mark.parametrize(
+    "order", [*conversion.ORDERS, conversion.IN_GRAPHS, conversion.PRECOMPUTED]
+)
 @pytest.mark.parametrize("self_loops", [False, True])
 def test_conversions(order, self_loops, lab):
     row = take(conversion.Conversion("MNIST", 3, order, self_loops), lab)

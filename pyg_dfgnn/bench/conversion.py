@@ -17,6 +17,7 @@ from .lab import Lab
 from .measure import time_ms
 
 ORDERS = ("by destination", "by source", "random")
+IN_GRAPHS = "random in graphs"  # of a batch: one graph after the other
 PRECOMPUTED = "PrecomputeGraph"  # in the place of an order: what it stored of the batch's graphs
 
 
@@ -42,21 +43,28 @@ class Conversion(Case):
             whole = partial(structure, batch, self.self_loops)
             row["all_ms"] = time_ms(lambda _: whole(), lab.device, lab.budget_ms).rounded()
             return
-        edge_index = ordered(workload.edge_index(), self.order, lab.seed)
+        edge_index = ordered(workload.edge_index(), self.order, lab.seed, workload.ptr)
         calls = operators(edge_index, workload.num_nodes, self.self_loops)
         for name, call in calls.items():
             row[f"{name}_ms"] = time_ms(call, lab.device, lab.budget_ms).rounded()
 
 
-def ordered(edge_index: Tensor, order: str, seed: int) -> Tensor:
-    """The edges, which are sorted by destination, in the order."""
+def ordered(edge_index: Tensor, order: str, seed: int, ptr: Tensor | None = None) -> Tensor:
+    """The edges, which are sorted by destination, in the order. ``ptr``: where the graphs of a
+    batch begin."""
+    if order == "by destination":
+        return edge_index
     if order == "by source":
         return edge_index[:, edge_index[0].argsort(stable=True)]
-    if order == "random":
-        rng = torch.Generator(edge_index.device).manual_seed(seed)
-        count = edge_index.size(1)
-        return edge_index[:, torch.randperm(count, generator=rng, device=edge_index.device)]
-    return edge_index
+    rng = torch.Generator(edge_index.device).manual_seed(seed)
+    count = edge_index.size(1)
+    mixed = edge_index[:, torch.randperm(count, generator=rng, device=edge_index.device)]
+    if order != IN_GRAPHS:
+        return mixed
+    if ptr is None:
+        raise ValueError(f"order: expected one of {ORDERS} of a single graph, got {order!r}")
+    graph = torch.bucketize(mixed[1], ptr[1:].to(mixed.device), right=True)
+    return mixed[:, graph.argsort(stable=True)]
 
 
 def operators(

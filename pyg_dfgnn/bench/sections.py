@@ -10,7 +10,7 @@ from ..reorder import METHODS
 from .accuracy import Accuracy
 from .attention import Attention
 from .case import Case
-from .conversion import ORDERS, PRECOMPUTED, Conversion
+from .conversion import IN_GRAPHS, ORDERS, PRECOMPUTED, Conversion
 from .launches import Launches
 from .layers import Layer
 from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, TREES
@@ -195,7 +195,7 @@ def end_to_end(scope: Scope) -> Iterator[Case]:
 def preprocess(scope: Scope) -> Iterator[Case]:
     for name in (*scope.select(*spread(scope)), *scope.large[-1:]):
         is_batch = DATASETS[name].is_batch
-        for order in (*ORDERS, *((PRECOMPUTED,) if is_batch else ())):
+        for order in (*ORDERS, *((IN_GRAPHS, PRECOMPUTED) if is_batch else ())):
             for self_loops in (False, True) if is_batch and not scope.quick else (False,):
                 yield Conversion(name, scope.size(name), order, self_loops)
 
