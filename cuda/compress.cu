@@ -4,14 +4,14 @@
 //   the forms, and is copied as it streams by. Tiles follow from the first and the last edge of each node, and the
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
 // - Of any other list the second kernel makes loose rows, whose edges have the order of the list, and finds tiles.
-// - What is missing then, the third makes: tile by tile, where no tile is too wide and no edge there twice, or by
+// - What is missing then, the third makes: tile by tile, where no tile is too wide and no edge there twice; else by
 // sorting
-//   for columns and once more for rows.
+//   for columns, and once more for rows.
 #include <cooperative_groups.h>
 
 #include <algorithm>
 
-#include "row_order.cuh"
+#include "ascending_rows.cuh"
 #include "sorted_list.cuh"
 #include "tile_blocks.cuh"
 
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
   if (done.columns) return;
   if (!done.rows) {
     EdgeSort<int, Coo>(task.coo, task.loose, task.sort, shared.sort).run();
-  } else if (task.is_loose()) {
+  } else if (task.found->loose) {
     copy_edges(task.rows, task.loose);
   }
   if (!task.tiles || done.tiles) return;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
 union OtherFormShared {
   TileTranspose::Shared tiles;
   EdgeSort<int, CsrEdges<int>>::Shared sort;
-  RowOrder<int>::Shared order;
+  AscendingRows<int>::Shared ascending;
   tile::BlockMasks masks;
 };
 
@@ -78,16 +78,15 @@ __global__ void __launch_bounds__(kGridThreads, 3)
     if (has_all && !task.found->twice) return;
     if (grid_thread() == 0) task.rows.stats[2] = 0;
   }
-  const RowOrderTask<int> forms{
-      task.loose, task.rows, task.columns, {task.spare[0], task.spare[1]}, &task.found->descends};
-  RowOrder<int> order(forms, task.sort, shared.order);
-  if (is_loose) order.check();
+  const AscendingRowsTask<int> forms{task.loose, task.rows, task.columns, &task.found->descents};
+  AscendingRows<int> ascending(forms, task.sort, shared.ascending);
+  if (is_loose) ascending.check();
   const CsrEdges<int> rows{task.rows.pointers, (is_loose ? task.loose : task.rows).other, task.rows.num_keys,
                            task.columns.num_keys};
   EdgeSort<int, CsrEdges<int>>(rows, task.columns, task.sort, shared.sort).run();
   if (is_loose) {
     grid.sync();
-    order.run();
+    ascending.run();
     grid.sync();
   }
   if (task.tiles) {
@@ -128,7 +127,6 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
   places.place(task.loose.other, capacity);
   places.place(task.loose.item, capacity);
-  for (int*& spare : task.spare) places.place(spare, capacity);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
     return cudaSuccess;

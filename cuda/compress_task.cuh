@@ -16,12 +16,12 @@ struct Done {
 // What the kernels find out; zeros at first.
 struct Findings {
   int unsorted;   // the list is not in the order that it was taken to have;
-  int loose;      // or it is in that of rows, but does not ascend within a row;
+  int loose;      // or it is in that of rows, but does not strictly ascend within a row;
   int gaps;       // pointers of many nodes in a row without edges are missing
   int twice;      // an edge of loose rows is there twice
-  int descends;   // edges of a loose row do not ascend
   int next_tile;  // how many tiles of the queue blocks have taken after their first ones
   TileQueue::Counts queued;
+  unsigned long long descents;  // of sources within loose rows
   Done done;
 };
 
@@ -32,7 +32,6 @@ struct CompressTask {
   int* tiles;                      // may be null
   int64_t num_boundaries;
   SortedEdges<int> loose{};  // rows, whose pointers these are, with their edges in any order
-  int* spare[2]{};           // [capacity]
   Findings* found = nullptr;
   TileSearch::Arrays search{};
   TileQueue::Arrays queue{};

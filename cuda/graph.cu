@@ -1,9 +1,11 @@
 // COO to CSR and CSR to CSC: what is sorted in each, and by which sort. And rows that ascend.
+#include <cooperative_groups.h>
+
+#include "ascending_rows.cuh"
 #include "edge_lists.cuh"
 #include "edge_sort.cuh"
 #include "graph.h"
 #include "radix_sort.cuh"
-#include "row_order.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -30,35 +32,34 @@ cudaError_t csr_to_csc_as(const CsrToCsc& t, void* workspace, size_t& workspace_
 
 template <class K>
 __global__ void __launch_bounds__(kGridThreads, 3)
-    order_rows_kernel(const __grid_constant__ RowOrderTask<K> task, const __grid_constant__ SortArrays<K> arrays) {
+    sort_rows_kernel(const __grid_constant__ AscendingRowsTask<K> task, const __grid_constant__ SortArrays<K> arrays) {
   extern __shared__ __align__(16) char memory[];
-  RowOrder<K> order(task, arrays, *reinterpret_cast<typename RowOrder<K>::Shared*>(memory));
-  order.check();
+  AscendingRows<K> rows(task, arrays, *reinterpret_cast<typename AscendingRows<K>::Shared*>(memory));
+  rows.check();
   cooperative_groups::this_grid().sync();
-  order.run();
+  rows.run();
 }
 
 template <class K>
-cudaError_t order_rows_as(const OrderRows& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
-  const auto kernel = order_rows_kernel<K>;
-  constexpr int shared_bytes = sizeof(typename RowOrder<K>::Shared);
+cudaError_t sort_rows_as(const SortRows& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
+  const auto kernel = sort_rows_kernel<K>;
+  constexpr int shared_bytes = sizeof(typename AscendingRows<K>::Shared);
   int64_t blocks = 0;
   cudaError_t error = max_grid(kernel, shared_bytes, blocks);
   if (error != cudaSuccess) return error;
-  const int64_t capacity = t.csr.capacity;
-  blocks = sort_blocks<K>(capacity, t.csr.num_dst, blocks);
-  RowOrderTask<K> task{sorted_edges<K>(t.csr), sorted_edges<K>(t.csr), sorted_edges<K>(t.csc)};
+  const int64_t capacity = t.loose.capacity;
+  blocks = sort_blocks<K>(capacity, t.loose.num_dst, blocks);
+  AscendingRowsTask<K> task{sorted_edges<K>(t.loose), sorted_edges<K>(t.loose), sorted_edges<K>(t.csc)};
   task.rows.other = array<K>(t.col);
   task.rows.item = array<K>(t.eid);
   Workspace places(workspace);
-  places.place(task.descends, 1);
-  for (K*& spare : task.spare) places.place(spare, capacity);
+  places.place(task.descents, 1);
   const auto arrays = place_sort_arrays<K>(places, capacity, blocks);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
     return cudaSuccess;
   }
-  error = cudaMemsetAsync(task.descends, 0, sizeof(int), stream);
+  error = cudaMemsetAsync(task.descents, 0, sizeof(*task.descents), stream);
   if (error == cudaSuccess) error = launch_cooperative(kernel, blocks, shared_bytes, stream, task, arrays);
   return error;
 }
@@ -77,9 +78,9 @@ cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_
   return convert(task, workspace, workspace_bytes, stream);
 }
 
-cudaError_t order_rows(const OrderRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
-  const auto order = task.col.wide ? order_rows_as<int64_t> : order_rows_as<int>;
-  return order(task, workspace, workspace_bytes, stream);
+cudaError_t sort_rows(const SortRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
+  const auto sort = task.col.wide ? sort_rows_as<int64_t> : sort_rows_as<int>;
+  return sort(task, workspace, workspace_bytes, stream);
 }
 
 }  // namespace dfgnn::cuda

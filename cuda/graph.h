@@ -29,9 +29,9 @@ struct CooToCsr {
 };
 cudaError_t coo_to_csr(const CooToCsr& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// Lists from here on are CUB's, whose radix sort takes half the time of the cooperative kernel's. So long a list is
-// seldom a batch of small graphs: it is one graph's, sorted by one of its ends at most. The near way would pay for that
-// end alone, and by less than the far way costs for the other.
+// Lists from here on coo_to_csr and csr_to_csc leave to CUB, whose radix sort takes half the time of the cooperative
+// kernel's. So long a list is seldom a batch of small graphs: it is one graph's, sorted by one of its ends at most. The
+// near way would pay for that end alone, and by less than the far way costs for the other.
 constexpr int64_t kLongList = 1 << 24;
 
 // CSC by source of a CSR: colptr [num_src + 1], row and perm [capacity] of the CSR's index type; perm holds positions
@@ -43,14 +43,14 @@ struct CsrToCsc {
 };
 cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// The rows of coo_to_csr and the columns that csr_to_csc makes of them, as compress has them: rows ascend by source,
-// but for self-loops that were put in, and perm has positions in these rows.
-struct OrderRows {
-  CooToCsr csr;           // of which sizes, self_loops and rowptr count; what col and eid have is lost
-  MutableIndex col, eid;  // results
-  CsrToCsc csc;           // of csr.rowptr and csr.col; perm changes
+// Rows that ascend by source, but for self-loops that were put in, which stay the last, of `loose`, those of
+// coo_to_csr. `csc` is what csr_to_csc has made of these; perm gets positions in the new rows.
+struct SortRows {
+  CooToCsr loose;         // what it has made
+  MutableIndex col, eid;  // results; rowptr stays
+  CsrToCsc csc;
 };
-cudaError_t order_rows(const OrderRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+cudaError_t sort_rows(const SortRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
 // CSR by destination and CSC by source of graphs side by side, as coo_to_csr and csr_to_csc make them of edges that are
 // sorted by destination and then by source, from degrees [num_nodes, 2], the edges that a node is the destination and
@@ -79,8 +79,8 @@ struct FindTiles {
 };
 cudaError_t find_tiles(const FindTiles& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// All of that at once, of what has fewer than kLongList entries and int32 results: `csr` with stats [3], the last
-// the blocks of find_tiles; csc.rowptr and csc.col are the results of `csr`, whose rows ascend by source. tiles may be
+// coo_to_csr, sort_rows, csr_to_csc and find_tiles at once, of what has fewer than kLongList entries and int32 results:
+// `csr` with stats [3], the last the blocks of find_tiles; of `csc` the results and numbers of nodes. tiles may be
 // null: then they are not looked for, and blocks is -1.
 struct Compress {
   CooToCsr csr;

@@ -7,8 +7,9 @@
 
 namespace dfgnn::cuda {
 
-// The form that is there has lines (rows or columns), a line a node; all edges stay in the tile, none is there twice.
-// Nodes are counted from the tile's first. All threads of a block come to each step.
+// The form that is there has lines (rows or columns), a line a node; all edges stay in the tile. None is there twice,
+// of loose lines that are not known to ascend where has_duplicates() says so. Nodes are counted from the tile's first.
+// All threads of a block come to each step.
 class TileTranspose {
  public:
   static constexpr int kMaxNodes = 576, kMaxWords = kMaxNodes / 32;
@@ -45,7 +46,7 @@ class TileTranspose {
     is_sparse_ = !kLoose && num_edges() < 16 * nodes_;
     if (is_sparse_) {
       for_each_edge([&](unsigned i, unsigned j, int) { atomicOr(bits(j) + i / 32, 1u << i % 32); });
-    } else {
+    } else if (num_edges() > 0) {
       set_bits();
     }
     __syncthreads();

@@ -27,8 +27,8 @@ class Graph(NamedTuple):
         rowptr: ``[num_dst + 1]``, where the edges of each destination begin; int32 or int64, like
             all tensors here.
         col: ``[C]``, the source of each edge. Those of a destination ascend, whatever the order of
-            ``edge_index``, but for self-loops that were added, which come last; from a SparseTensor
-            or torch.sparse rows they are as they are there. All methods are made for such rows.
+            ``edge_index``, but for self-loops that were added, which come last. (The rows of a
+            SparseTensor or a torch.sparse tensor to which none are added stay as they are.)
         eid: ``[C]``, the position of each edge in ``edge_index``; the self-loop that was added for
             node ``i`` to an ``edge_index`` of ``E`` edges has position ``E + i``.
         colptr: ``[num_src + 1]``, where the edges of each source begin, in the order by source.

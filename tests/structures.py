@@ -22,7 +22,7 @@ def expected_edges(edge_index, num_src, num_dst, self_loops):
     if self_loops:
         edges = [edge for edge in edges if edge[0] != edge[1]]
         edges += [(i, i, edge_index.size(1) + i) for i in range(min(num_src, num_dst))]
-    return sorted(edges, key=lambda edge: edge[1])
+    return sorted(edges, key=lambda edge: (edge[1], edge[2] >= edge_index.size(1), edge[0]))
 
 
 def check_by_source(graph: Graph) -> None:

@@ -42,8 +42,8 @@ Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, in
 }
 
 // coo_to_csr, csr_to_csc and, where they are asked for, find_tiles in one; `stats` has the blocks of tiles behind, or
-// -1. Rows ascend by source whatever the order of the list, but for self-loops that were put in: all methods are made
-// for that. On CUDA, the more of it is a copy the more the list is sorted.
+// -1. Rows ascend by source whatever the order of the list, but for self-loops that were put in:
+// method tile, and caches, are made for that. On CUDA, the more of it is a copy the more the list is sorted.
 template <auto kernel>
 Compressed compress(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
                     bool with_tiles) {

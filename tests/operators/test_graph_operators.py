@@ -58,7 +58,7 @@ def late_bad_coo() -> tuple[list[int], list[int], int, int]:
     return src, dst, num_src, num_dst
 
 
-# Chunks of 4096 edges are looked at: "batch" has several, "small" too many nodes in one, and
+# Chunks of 2048 edges are looked at: "batch" has several, "small" too many nodes in one, and
 # "dense" more of one graph than are added up.
 COO |= {
     "batch": batch_coo([110, 90, 150, 1, 0, 200, 117]),
@@ -66,7 +66,7 @@ COO |= {
     "late_bad": late_bad_coo(),
     "random": random_coo(),
     "skewed": skewed_coo(),
-    "small": batch_coo([4] * 2500),
+    "small": batch_coo([4] * 2500, 0.2),
 }
 
 
@@ -212,10 +212,10 @@ def connected_coo(edges: int) -> tuple[list[int], list[int], int, int]:
     return list(src), list(dst), WIDEST, WIDEST
 
 
-# What compress copies of sorted lists by tiles: graphs around the sizes of words and of
-# the widest tile, some of them sparse; nodes without edges in a row, few and many; and as many
-# edges of the widest tile as there is just room for, of 4 bytes each and of 6; dense tiles with
-# room for the first alone; and more dense tiles than blocks.
+# What compress copies of sorted lists, or makes of others, by tiles: graphs around the sizes of
+# words and of the widest tile, some of them sparse; nodes without edges in a row, few and many;
+# and as many edges of the widest tile as there is just room for, of 4 bytes each and of 6; dense
+# tiles with room for the first alone; and more dense tiles than blocks.
 BATCHES = {
     "words": batch_coo([1, 2, 31, 32, 33, 63, 64, 65, 0, 127, 128, 129]),
     "sparse": batch_coo([30, 500, 70, 1, 200] * 5, 0.01),

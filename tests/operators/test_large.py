@@ -151,14 +151,24 @@ def test_edges(op, large_cuda):
     case.check_forward(op)
 
 
-def test_compress_wide_results(large_cuda):
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_compress_wide_results(self_loops, large_cuda):
     """Numbers of nodes past 2^31, of edges in no order."""
     last = (1 << 31) + 5
-    src, dst = torch.tensor([[last, 2, 7, last], [1, 1, 1, 0]], device=large_cuda)
-    rowptr, col, eid, colptr, row, perm, *_ = torch.ops.dfgnn.compress(src, dst, last + 1, 2)
-    assert rowptr.tolist() == [0, 1, 4]
-    assert col.tolist() == [last, 2, 7, last]
-    assert eid.tolist() == [3, 1, 2, 0]
-    assert colptr[[0, 2, 3, 7, 8, last, last + 1]].tolist() == [0, 0, 1, 1, 2, 2, 4]
-    assert row.tolist() == [1, 1, 0, 1]
-    assert perm.tolist() == [1, 2, 0, 3]
+    src, dst = torch.tensor([[last, 2, 7, 0, 1, last], [1, 1, 1, 1, 1, 0]], device=large_cuda)
+    forms = torch.ops.dfgnn.compress(src, dst, last + 1, 2, self_loops=self_loops)
+    rowptr, col, eid, colptr, row, perm, *_ = forms
+    if self_loops:  # in the place of the fifth
+        assert rowptr.tolist() == [0, 2, 7]
+        assert col.tolist() == [last, 0, 0, 2, 7, last, 1, 0]
+        assert eid.tolist() == [5, 6, 3, 1, 2, 0, 7, 0]
+        assert colptr[[0, 1, 2, 3, 7, 8, last, last + 1]].tolist() == [0, 2, 3, 4, 4, 5, 5, 7]
+        assert row.tolist() == [0, 1, 1, 1, 1, 0, 1, 0]
+        assert perm.tolist() == [1, 2, 6, 3, 4, 0, 5, 0]
+        return
+    assert rowptr.tolist() == [0, 1, 6]
+    assert col.tolist() == [last, 0, 1, 2, 7, last]
+    assert eid.tolist() == [5, 3, 4, 1, 2, 0]
+    assert colptr[[0, 1, 2, 3, 7, 8, last, last + 1]].tolist() == [0, 1, 2, 3, 3, 4, 4, 6]
+    assert row.tolist() == [1, 1, 1, 1, 0, 1]
+    assert perm.tolist() == [1, 2, 3, 4, 0, 5]

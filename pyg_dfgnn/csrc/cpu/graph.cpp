@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,7 +81,7 @@ void fill_csc(const Index* rowptr, const Index* col, int64_t num_edges, int64_t 
 // Edges of a row by source, those with the same by their position in the list, which they ascend by; but for the last,
 // where it is a self-loop that was put in.
 template <class Index>
-void order_rows(const Index* rowptr, int64_t num_dst, int64_t num_loops, Index* col, Index* eid) {
+void sort_rows(const Index* rowptr, int64_t num_dst, int64_t num_loops, Index* col, Index* eid) {
   constexpr int64_t kGrain = 1024;
   at::parallel_for(0, num_dst, kGrain, [&](int64_t first, int64_t last) {
     std::vector<std::pair<Index, Index>> edges;
@@ -141,8 +142,8 @@ std::tuple<Csr, Csc> both_forms_cpu(const at::Tensor& src, const at::Tensor& dst
   const int64_t num_loops = col.numel() - src.numel();
   with_index_type(index_type, [&, &rowptr = rowptr, &col = col, &eid = eid](auto index) {
     using Index = decltype(index);
-    order_rows(rowptr.template const_data_ptr<Index>(), num_dst, num_loops, col.template mutable_data_ptr<Index>(),
-               eid.template mutable_data_ptr<Index>());
+    sort_rows(rowptr.template const_data_ptr<Index>(), num_dst, num_loops, col.template mutable_data_ptr<Index>(),
+              eid.template mutable_data_ptr<Index>());
   });
   return {csr, csr_to_csc_cpu(rowptr, col, num_src)};
 }

@@ -63,7 +63,7 @@ std::tuple<Csr, Csc> both_forms(const at::Tensor& src, const at::Tensor& dst, in
   const auto& [colptr, row, perm] = csc;
   const auto col = at::empty_like(loose_col), eid = at::empty_like(loose_eid);
   const int64_t capacity = col.numel();
-  run(cuda::order_rows,
+  run(cuda::sort_rows,
       {{read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(loose_col),
         write(loose_eid), nullptr},
        write(col),

@@ -1,0 +1,98 @@
+// The last step to both forms of a list in any order: from loose rows, whose edges are in the order of the list, to
+// rows that ascend by source, but for a self-loop that was put in, which stays the last. Columns that were made of
+// loose rows ascend as they are.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "edge_lists.cuh"
+#include "edge_sort.cuh"
+
+namespace dfgnn::cuda {
+
+template <class K>
+struct AscendingRowsTask {
+  SortedEdges<K> loose;                    // the rows that there are
+  SortedEdges<K> rows;                     // results; pointers are those of `loose`
+  SortedEdges<K> columns;                  // of the loose rows, and in the end of `rows`
+  unsigned long long* descents = nullptr;  // zero at first
+};
+
+// Columns, by destination; instead of the source of an edge, which would be searched for, its position.
+template <class K>
+struct ColumnEdges : CsrEdges<K> {
+  struct Cursor {
+    __device__ __forceinline__ int64_t other(int64_t e, int64_t) const { return e; }
+  };
+  __device__ __forceinline__ int64_t other(int64_t e) const { return e; }
+  __device__ __forceinline__ Cursor cursor(int64_t) const { return {}; }
+};
+
+// All threads of the grid come to each step, and meet between them.
+template <class K>
+class AscendingRows {
+  using Sort = EdgeSort<K, ColumnEdges<K>>;
+
+ public:
+  using Shared = typename Sort::Shared;
+
+  __device__ AscendingRows(const AscendingRowsTask<K>& task, const SortArrays<K>& sort, Shared& shared)
+      : t_(task), sort_(sort), s_(shared) {}
+
+  // Counts edges that have a smaller source than the one before in their row, self-loops that were put in aside: all
+  // edges, without those that begin a row and those self-loops.
+  __device__ void check() {
+    const K *other = t_.loose.other, *pointers = t_.loose.pointers;
+    const auto descends = [&](int64_t e) -> int { return other[e] < other[e - 1]; };
+    int count = 0;
+    for (int64_t e = 1 + grid_thread(); e < pointers[t_.loose.num_keys]; e += grid_threads()) count += descends(e);
+    for (int64_t i = grid_thread(); i < t_.loose.num_keys; i += grid_threads()) {
+      const int64_t begin = pointers[i], last = pointers[i + 1] - 1;
+      if (last < begin) continue;
+      if (begin > 0) count -= descends(begin);
+      if (i < t_.loose.num_loops && last > begin) count -= descends(last);
+    }
+    count = lanes_sum<kWarp>(count);
+    if (threadIdx.x % kWarp == 0 && count != 0) atomicAdd(t_.descents, static_cast<unsigned long long>(int64_t{count}));
+  }
+
+  // Once there are columns.
+  __device__ void run() {
+    if (*t_.descents == 0) return copy_edges(t_.loose, t_.rows);
+    const auto grid = cooperative_groups::this_grid();
+    const ColumnEdges<K> edges{{t_.columns.pointers, t_.columns.other, t_.columns.num_keys, t_.rows.num_keys}};
+    const SortedEdges<K> sorted{t_.rows.capacity(), 0,      t_.rows.num_keys, t_.rows.pointers, t_.rows.other,
+                                t_.rows.item,       nullptr};
+    Sort(edges, sorted, sort_, s_).run();
+    grid.sync();
+    K* in_columns = sort_.keys[0];  // which the sort needs no more
+    for (int64_t p = grid_thread(); p < sorted.capacity(); p += grid_threads()) in_columns[p] = sorted.item[p];
+    grid.sync();
+    put(in_columns);
+  }
+
+ private:
+  // in_columns: positions there of rows that ascend, self-loops that were put in among the other edges.
+  __device__ void put(const K* in_columns) const {
+    const int64_t count = t_.rows.pointers[t_.rows.num_keys];
+    for (int64_t p = grid_thread(); p < t_.rows.capacity(); p += grid_threads()) {
+      if (p >= count) {
+        t_.rows.other[p] = t_.rows.item[p] = 0;
+        continue;
+      }
+      const K in_column = in_columns[p], i = t_.columns.other[in_column], before = t_.columns.item[in_column];
+      const K j = t_.loose.other[before];
+      int64_t place = p;
+      if (i < t_.loose.num_loops) place = i == j ? t_.rows.pointers[i + 1] - 1 : p - (j > i);
+      t_.rows.other[place] = j;
+      t_.rows.item[place] = t_.loose.item[before];
+      t_.columns.item[in_column] = static_cast<K>(place);
+    }
+  }
+
+  const AscendingRowsTask<K>& t_;
+  const SortArrays<K>& sort_;
+  Shared& s_;
+};
+
+}  // namespace dfgnn::cuda
