@@ -12,9 +12,9 @@ namespace dfgnn::cuda {
 
 template <class K>
 struct AscendingRowsTask {
-  SortedEdges<K> loose;                    // the rows that there are
-  SortedEdges<K> rows;                     // results; pointers are those of `loose`
-  SortedEdges<K> columns;                  // of the loose rows, and in the end of `rows`
+  SortedEdges<K> rows;                     // loose, and ascending in the end
+  SortedEdges<K> columns;                  // of these rows, whatever they are
+  K* spare[2]{};                           // [capacity]
   unsigned long long* descents = nullptr;  // zero at first
 };
 
@@ -42,15 +42,15 @@ class AscendingRows {
   // Counts edges that have a smaller source than the one before in their row, self-loops that were put in aside: all
   // edges, without those that begin a row and those self-loops.
   __device__ void check() {
-    const K *other = t_.loose.other, *pointers = t_.loose.pointers;
+    const K *other = t_.rows.other, *pointers = t_.rows.pointers;
     const auto descends = [&](int64_t e) -> int { return other[e] < other[e - 1]; };
     int count = 0;
-    for (int64_t e = 1 + grid_thread(); e < pointers[t_.loose.num_keys]; e += grid_threads()) count += descends(e);
-    for (int64_t i = grid_thread(); i < t_.loose.num_keys; i += grid_threads()) {
+    for (int64_t e = 1 + grid_thread(); e < pointers[t_.rows.num_keys]; e += grid_threads()) count += descends(e);
+    for (int64_t i = grid_thread(); i < t_.rows.num_keys; i += grid_threads()) {
       const int64_t begin = pointers[i], last = pointers[i + 1] - 1;
       if (last < begin) continue;
       if (begin > 0) count -= descends(begin);
-      if (i < t_.loose.num_loops && last > begin) count -= descends(last);
+      if (i < t_.rows.num_loops && last > begin) count -= descends(last);
     }
     count = lanes_sum<kWarp>(count);
     if (threadIdx.x % kWarp == 0 && count != 0) atomicAdd(t_.descents, static_cast<unsigned long long>(int64_t{count}));
@@ -58,22 +58,25 @@ class AscendingRows {
 
   // Once there are columns.
   __device__ void run() {
-    if (*t_.descents == 0) return copy_edges(t_.loose, t_.rows);
+    if (*t_.descents == 0) return;
     const auto grid = cooperative_groups::this_grid();
     const ColumnEdges<K> edges{{t_.columns.pointers, t_.columns.other, t_.columns.num_keys, t_.rows.num_keys}};
-    const SortedEdges<K> sorted{t_.rows.capacity(), 0,      t_.rows.num_keys, t_.rows.pointers, t_.rows.other,
-                                t_.rows.item,       nullptr};
+    SortedEdges<K> sorted = t_.rows;
+    sorted.num_edges = t_.rows.capacity(), sorted.num_loops = 0;
+    sorted.other = t_.spare[0], sorted.item = t_.spare[1];
+    sorted.stats = nullptr;
     Sort(edges, sorted, sort_, s_).run();
     grid.sync();
-    K* in_columns = sort_.keys[0];  // which the sort needs no more
-    for (int64_t p = grid_thread(); p < sorted.capacity(); p += grid_threads()) in_columns[p] = sorted.item[p];
+    SortedEdges<K> loose = t_.rows;
+    loose.other = sort_.keys[0], loose.item = sort_.keys[1];  // which the sort needs no more
+    copy_edges(t_.rows, loose);
     grid.sync();
-    put(in_columns);
+    put(loose, sorted.item);
   }
 
  private:
   // in_columns: positions there of rows that ascend, self-loops that were put in among the other edges.
-  __device__ void put(const K* in_columns) const {
+  __device__ void put(const SortedEdges<K>& loose, const K* in_columns) const {
     const int64_t count = t_.rows.pointers[t_.rows.num_keys];
     for (int64_t p = grid_thread(); p < t_.rows.capacity(); p += grid_threads()) {
       if (p >= count) {
@@ -81,11 +84,11 @@ class AscendingRows {
         continue;
       }
       const K in_column = in_columns[p], i = t_.columns.other[in_column], before = t_.columns.item[in_column];
-      const K j = t_.loose.other[before];
+      const K j = loose.other[before];
       int64_t place = p;
-      if (i < t_.loose.num_loops) place = i == j ? t_.rows.pointers[i + 1] - 1 : p - (j > i);
+      if (i < loose.num_loops) place = i == j ? t_.rows.pointers[i + 1] - 1 : p - (j > i);
       t_.rows.other[place] = j;
-      t_.rows.item[place] = t_.loose.item[before];
+      t_.rows.item[place] = loose.item[before];
       t_.columns.item[in_column] = static_cast<K>(place);
     }
   }

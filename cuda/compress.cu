@@ -78,11 +78,15 @@ __global__ void __launch_bounds__(kGridThreads, 3)
     if (has_all && !task.found->twice) return;
     if (grid_thread() == 0) task.rows.stats[2] = 0;
   }
-  const AscendingRowsTask<int> forms{task.loose, task.rows, task.columns, &task.found->descents};
+  const AscendingRowsTask<int> forms{
+      task.rows, task.columns, {task.loose.other, task.loose.item}, &task.found->descents};
   AscendingRows<int> ascending(forms, task.sort, shared.ascending);
-  if (is_loose) ascending.check();
-  const CsrEdges<int> rows{task.rows.pointers, (is_loose ? task.loose : task.rows).other, task.rows.num_keys,
-                           task.columns.num_keys};
+  if (is_loose) {
+    copy_edges(task.loose, task.rows);
+    grid.sync();
+    ascending.check();
+  }
+  const CsrEdges<int> rows{task.rows.pointers, task.rows.other, task.rows.num_keys, task.columns.num_keys};
   EdgeSort<int, CsrEdges<int>>(rows, task.columns, task.sort, shared.sort).run();
   if (is_loose) {
     grid.sync();

@@ -47,13 +47,12 @@ cudaError_t sort_rows_as(const SortRows& t, void* workspace, size_t& workspace_b
   int64_t blocks = 0;
   cudaError_t error = max_grid(kernel, shared_bytes, blocks);
   if (error != cudaSuccess) return error;
-  const int64_t capacity = t.loose.capacity;
-  blocks = sort_blocks<K>(capacity, t.loose.num_dst, blocks);
-  AscendingRowsTask<K> task{sorted_edges<K>(t.loose), sorted_edges<K>(t.loose), sorted_edges<K>(t.csc)};
-  task.rows.other = array<K>(t.col);
-  task.rows.item = array<K>(t.eid);
+  const int64_t capacity = t.csr.capacity;
+  blocks = sort_blocks<K>(capacity, t.csr.num_dst, blocks);
+  AscendingRowsTask<K> task{sorted_edges<K>(t.csr), sorted_edges<K>(t.csc)};
   Workspace places(workspace);
   places.place(task.descents, 1);
+  for (K*& spare : task.spare) places.place(spare, capacity);
   const auto arrays = place_sort_arrays<K>(places, capacity, blocks);
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
@@ -79,7 +78,7 @@ cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_
 }
 
 cudaError_t sort_rows(const SortRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
-  const auto sort = task.col.wide ? sort_rows_as<int64_t> : sort_rows_as<int>;
+  const auto sort = task.csr.col.wide ? sort_rows_as<int64_t> : sort_rows_as<int>;
   return sort(task, workspace, workspace_bytes, stream);
 }
 

@@ -43,11 +43,10 @@ struct CsrToCsc {
 };
 cudaError_t csr_to_csc(const CsrToCsc& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// Rows that ascend by source, but for self-loops that were put in, which stay the last, of `loose`, those of
-// coo_to_csr. `csc` is what csr_to_csc has made of these; perm gets positions in the new rows.
+// From what coo_to_csr, and of that csr_to_csc, has made to rows that ascend by source, but for self-loops that were
+// put in, which stay the last: col, eid and perm change.
 struct SortRows {
-  CooToCsr loose;         // what it has made
-  MutableIndex col, eid;  // results; rowptr stays
+  CooToCsr csr;
   CsrToCsc csc;
 };
 cudaError_t sort_rows(const SortRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);

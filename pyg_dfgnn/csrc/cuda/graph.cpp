@@ -57,20 +57,17 @@ namespace {
 std::tuple<Csr, Csc> both_forms(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
                                 bool self_loops, at::ScalarType index_type) {
   const c10::cuda::CUDAGuard guard(src.device());
-  const auto [rowptr, loose_col, loose_eid, stats] =
-      coo_to_csr_cuda(src, dst, num_src, num_dst, self_loops, index_type);
-  const auto csc = csr_to_csc_cuda(rowptr, loose_col, num_src);
+  const auto csr = coo_to_csr_cuda(src, dst, num_src, num_dst, self_loops, index_type);
+  const auto& [rowptr, col, eid, stats] = csr;
+  const auto csc = csr_to_csc_cuda(rowptr, col, num_src);
   const auto& [colptr, row, perm] = csc;
-  const auto col = at::empty_like(loose_col), eid = at::empty_like(loose_eid);
   const int64_t capacity = col.numel();
   run(cuda::sort_rows,
-      {{read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(loose_col),
-        write(loose_eid), nullptr},
-       write(col),
-       write(eid),
-       {read(rowptr), read(loose_col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)}},
+      {{read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col),
+        write(eid), nullptr},
+       {read(rowptr), read(col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)}},
       rowptr.options());
-  return {Csr{rowptr, col, eid, stats}, csc};
+  return {csr, csc};
 }
 
 }  // namespace
