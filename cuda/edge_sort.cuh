@@ -327,7 +327,7 @@ class EdgeSort {
       grid.sync();
     }
     add_bad(out_, num_bad);
-    write_sorted(source_, out_, w_.keys[(passes - 1) % 2], values[(passes - 1) % 2]);
+    write_sorted<4>(source_, out_, w_.keys[(passes - 1) % 2], values[(passes - 1) % 2]);
   }
 
   // Keys of a chunk: num_keys for what is no edge, -1 past the end. Returns how many edges are bad.

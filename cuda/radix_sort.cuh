@@ -29,7 +29,7 @@ template <class K, class Source>
 __global__ void __launch_bounds__(kGridThreads)
     write_sorted_kernel(const __grid_constant__ Source source, const __grid_constant__ SortedEdges<K> out,
                         const K* keys, const K* items) {
-  write_sorted(source, out, keys, items);
+  write_sorted<1>(source, out, keys, items);
 }
 
 // Call with workspace null for its size.

@@ -69,6 +69,14 @@ __device__ int64_t lower_bound(const K* keys, int64_t count, K key) {
   return low;
 }
 
+// The same in steps that depend on the result alone: few where that is small.
+template <class K>
+__device__ int64_t count_below(const K* keys, int64_t count, K key) {
+  int64_t reach = 1;
+  while (reach < count && keys[reach - 1] < key) reach *= 2;
+  return lower_bound(keys, min(reach, count), key);
+}
+
 // All threads of a block must come.
 template <class K>
 __device__ void raise_max_degree(const SortedEdges<K>& out, int64_t degree) {
@@ -89,22 +97,35 @@ __device__ __forceinline__ void add_bad(const SortedEdges<K>& out, int64_t count
 }
 
 // The results from sorted keys and their items, by the whole grid; stats are zero before. `items` is out.other or
-// out.item.
-template <class K, class Source>
+// out.item. kEach: edges of a thread that are under way at a time, each of which waits for an end anywhere in the list.
+template <int kEach, class K, class Source>
 __device__ void write_sorted(const Source& source, const SortedEdges<K>& out, const K* keys, const K* items) {
   int64_t largest = 0;
   for (int64_t i = grid_thread(); i <= out.num_keys; i += grid_threads()) {
     const int64_t begin = lower_bound(keys, out.capacity(), static_cast<K>(i));
     out.pointers[i] = static_cast<K>(begin);
     if (!out.stats || i == out.num_keys) continue;
-    largest = max(largest, lower_bound(keys + begin, out.capacity() - begin, static_cast<K>(i + 1)));
+    largest = max(largest, count_below(keys + begin, out.capacity() - begin, static_cast<K>(i + 1)));
   }
   raise_max_degree(out, largest);
-  for (int64_t p = grid_thread(); p < out.capacity(); p += grid_threads()) {
-    const bool is_edge = keys[p] < static_cast<K>(out.num_keys);
-    const int64_t e = is_edge ? items[p] : 0;
-    out.other[p] = is_edge ? static_cast<K>(source.other(e)) : K(0);
-    out.item[p] = static_cast<K>(e);
+  for (int64_t first = grid_thread(); first < out.capacity(); first += kEach * grid_threads()) {
+    K item[kEach], other[kEach];
+    bool is_edge[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int64_t p = first + i * grid_threads();
+      is_edge[i] = p < out.capacity() && keys[p] < static_cast<K>(out.num_keys);
+      item[i] = is_edge[i] ? items[p] : K(0);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) other[i] = is_edge[i] ? static_cast<K>(source.other(item[i])) : K(0);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int64_t p = first + i * grid_threads();
+      if (p >= out.capacity()) break;
+      out.other[p] = other[i];
+      out.item[p] = item[i];
+    }
   }
 }
 
