@@ -138,6 +138,7 @@ class EdgeSort {
     typename Source::Loaded loaded[Near::kItems];
 #pragma unroll
     for (int i = 0; i < Near::kItems; ++i) loaded[i] = source_.load(first + min(Near::place(i), last));
+    __syncthreads();  // so that all loads are under way before the first is waited for
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < Near::kItems; ++i) {
