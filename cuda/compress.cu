@@ -4,9 +4,8 @@
 //   the forms, and is copied as it streams by. Tiles follow from the first and the last edge of each node, and the
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
 // - Of any other list the second kernel makes loose rows, whose edges have the order of the list, and finds tiles.
-// - What is missing then, the third makes: tile by tile, where no tile is too wide and no edge there twice; else by
-// sorting
-//   for columns, and once more for rows.
+// - What is missing then, the third makes: tile by tile, where no tile is too wide and no edge there twice; else it
+//   sorts for columns, and once more for rows.
 #include <cooperative_groups.h>
 
 #include <algorithm>
