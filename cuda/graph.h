@@ -92,9 +92,10 @@ cudaError_t compress(const Compress& task, void* workspace, size_t& workspace_by
 // Windows of a graph's tiles [window_blocks(), kWindowWords], in the order in which blocks take them (tile_geometry.h).
 cudaError_t order_windows(const int* tiles, int64_t num_nodes, int* windows, cudaStream_t stream);
 
-// Masks of the rows of a graph's windows, or, of its CSC, of its columns: [num_nodes, kMaskWords].
+// Masks of the rows of a graph's windows, [num_nodes, kMaskWords], and behind them, where there is a CSC, of its
+// columns.
 struct MakeMasks {
-  Index ptr, ind;  // compressed rows or columns
+  Index rowptr, col, colptr, row;
   int64_t num_nodes, num_edges;
   const int* windows;
   int* masks;

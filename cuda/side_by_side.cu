@@ -1,22 +1,77 @@
 // The structure of graphs side by side from small numbers that were concatenated, as one cooperative kernel: sums of
-// degrees over all nodes, self-loops if asked for, then every edge by itself.
+// degrees over all nodes, self-loops if asked for, then each graph on chip by a block, where everything goes out in the
+// order of its addresses. Graphs that do not fit there, and those with hubs, are left to all warps, edge by edge.
 #include <cooperative_groups.h>
 
+#include <algorithm>
+
 #include "cooperative.cuh"
+#include "find_row.cuh"
 #include "graph.h"
 #include "tile_geometry.h"
 
 namespace dfgnn::cuda {
 namespace {
 
-constexpr int kWarpEdges = 256;  // in a row, so that the warp looks for its first node only once
+constexpr int kBlocks = 4;             // on a multiprocessor
+constexpr int kChipBytes = 55 * 1024;  // of a graph on chip
+constexpr int kLoads = 8;              // of a thread under way
+constexpr int kMostSteps = 64;         // of lanes over a node's edges: more are a hub's
+constexpr int kWarpEdges = 256;        // in a row, so that the warp looks for its first node only once
 
 template <class K>
 struct SideBySideArrays {
   K *by_dst, *by_src;        // [num_nodes + 1]: pointers without self-loops
   K* loops;                  // [num_nodes + 1]: self-loops of the nodes before; null where they are not asked for
-  int* graph;                // [num_nodes]
+  int* left;                 // [num_graphs]: graphs that blocks leave to all warps
+  int *num_left, *taken;     // [1]: how many, and how many graphs blocks have taken
   K *sums, *sums_by_source;  // [blocks]
+};
+
+// A graph in shared memory: nodes, and edges by destination and by source, counted from its first.
+struct Chip {
+  int nodes, edges;
+  int *by_dst, *by_src;  // [nodes + 1]: pointers without self-loops
+  int* loops;            // [nodes + 1]: self-loops of the nodes before
+  uint16_t* perm;        // [edges]: for each edge by source its place by destination
+  uint16_t* other;       // [edges]: for each edge by destination its destination, until its source is known
+
+  static __device__ bool holds(int64_t nodes, int64_t edges) {
+    return 3 * (nodes + 1) * sizeof(int) + 2 * edges * sizeof(uint16_t) <= kChipBytes;
+  }
+
+  __device__ Chip(int* memory, int num_nodes, int num_edges) : nodes(num_nodes), edges(num_edges) {
+    by_dst = memory;
+    by_src = by_dst + nodes + 1;
+    loops = by_src + nodes + 1;
+    perm = reinterpret_cast<uint16_t*>(loops + nodes + 1);
+    other = perm + edges;
+  }
+
+  __device__ int other_at(int c) const { return min(static_cast<int>(other[c]), nodes - 1); }
+
+  // As many lanes take a node's edges, a power of two.
+  __device__ int lanes() const {
+    const int mean = max((edges + nodes - 1) / nodes, 1);
+    return min(max(1 << (32 - __clz(mean - 1)), 8), kGridThreads);
+  }
+
+  // Calls see(node, e, false) for the edges e of each node and, if it has a self-loop behind, see(node, end, true).
+  template <bool kLoops, class See>
+  __device__ __forceinline__ void for_each_edge(const int* ptr, int lanes, const See& see) const {
+    const int lane = threadIdx.x & (lanes - 1), groups = kGridThreads / lanes;
+    for (int node = threadIdx.x / lanes; node < nodes; node += groups) {
+      const int end = ptr[node + 1];
+      for (int e = ptr[node] + lane; e < end + kLoops; e += lanes) see(node, e, kLoops && e == end);
+    }
+  }
+
+  // How far an edge of `node` moves that ends at `end`, by the self-loops that are gone before it and those that are
+  // new; one that is new comes last.
+  template <bool kLoops>
+  __device__ __forceinline__ int shift(int node, int end, bool is_new) const {
+    return kLoops ? node - loops[node + (is_new || end > node)] : 0;
+  }
 };
 
 // K: int or int64_t, D: uint16_t or int.
@@ -38,7 +93,7 @@ class Collate {
     if (t_.self_loops) {
       count_loops();
       grid.sync();
-      put_loops();
+      move_pointers();
       grid.sync();
     }
     write_edges();
@@ -52,17 +107,8 @@ class Collate {
   __device__ int64_t place_of(int64_t pointer) const { return min(max(pointer, int64_t(0)), edges_); }
   __device__ int64_t first_node(int64_t graph) const { return min(max(t_.ptr[graph], int64_t(0)), nodes_); }
 
-  // The last of [low, high) whose value is not above `value`, or low.
-  template <class T>
-  static __device__ int64_t last_from(const T* values, int64_t low, int64_t high, int64_t value) {
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      (values[middle] <= value ? low : high) = middle;
-    }
-    return low;
-  }
-
   __device__ void sum_degrees() {
+    if (grid_thread() == 0) *w_.num_left = *w_.taken = 0;
     const Share mine = block_share(nodes_);
     K in = 0, out = 0;
     for (int64_t i = mine.begin + threadIdx.x; i < mine.end; i += kGridThreads) {
@@ -80,7 +126,7 @@ class Collate {
   // The first graph that begins at or after each multiple of kStride nodes.
   __device__ void write_tiles() {
     for (int64_t i = grid_thread(); i < t_.num_tiles; i += grid_threads()) {
-      const int64_t start = min(i * tile::kStride, nodes_), before = last_from(t_.ptr, 0, t_.num_graphs + 1, start - 1);
+      const int64_t start = min(i * tile::kStride, nodes_), before = last_row(t_.ptr, 0, t_.num_graphs + 1, start - 1);
       const bool next = t_.ptr[before] < start && before < t_.num_graphs;
       t_.tiles[i] = static_cast<int>(first_node(before + next));
     }
@@ -97,7 +143,6 @@ class Collate {
       if (!inside) continue;
       w_.by_dst[i] = in;
       w_.by_src[i] = out;
-      w_.graph[i] = static_cast<int>(last_from(t_.ptr, 0, t_.num_graphs, i));
     }
     if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
       w_.by_dst[nodes_] = in_before;
@@ -110,7 +155,7 @@ class Collate {
     const Share mine = block_share(nodes_);
     K total = 0;
     for (int64_t j = mine.begin + threadIdx.x; j < mine.end; j += kGridThreads) {
-      const K first = w_.by_dst[first_node(w_.graph[j])];
+      const K first = w_.by_dst[first_node(last_row(t_.ptr, 0, t_.num_graphs, j))];
       const int64_t begin = place_of(w_.by_src[j]), end = place_of(w_.by_src[j + 1]);
       const int64_t low = first_not_below(begin, end, w_.by_dst[j] - first);
       const int64_t high = first_not_below(low, end, w_.by_dst[j + 1] - first);
@@ -133,7 +178,7 @@ class Collate {
     return begin;
   }
 
-  __device__ void put_loops() {
+  __device__ void move_pointers() {
     const Share mine = block_share(nodes_);
     K before = sums_.total(w_.sums, blockIdx.x);
     const K dropped = sums_.total(w_.sums, gridDim.x);
@@ -143,11 +188,8 @@ class Collate {
       if (i >= mine.end) continue;
       w_.loops[i] = start;
       const K moved = static_cast<K>(i + 1) - start - count;
-      const K c = w_.by_dst[i + 1] + moved - 1, p = w_.by_src[i + 1] + moved - 1;
-      array(t_.rowptr)[i + 1] = c + 1;
-      array(t_.colptr)[i + 1] = p + 1;
-      put(array(t_.col), array(t_.eid), c, static_cast<K>(i), static_cast<K>(edges_ + i));
-      put(array(t_.row), array(t_.perm), p, static_cast<K>(i), c);
+      array(t_.rowptr)[i + 1] = w_.by_dst[i + 1] + moved;
+      array(t_.colptr)[i + 1] = w_.by_src[i + 1] + moved;
     }
     if (grid_thread() == 0) {
       array(t_.rowptr)[0] = array(t_.colptr)[0] = 0;
@@ -169,43 +211,144 @@ class Collate {
   }
 
   __device__ void write_edges() {
-    const int lane = threadIdx.x % 32;
-    const int64_t runs = ceil_div(edges_, kWarpEdges);
-    for (int64_t run = grid_thread() / 32; run < runs; run += grid_threads() / 32) {
-      const int64_t end = min((run + 1) * kWarpEdges, edges_);
-      int64_t from = last_from(w_.by_src, 0, nodes_, run * kWarpEdges);
-      for (int64_t p = run * kWarpEdges + lane; p - lane < end; p += 32) {
-        const int64_t src = source_of(min(p, end - 1), from);
-        if (p < end) write_edge(p, src);
-        from = __shfl_sync(~0u, src, 0);
+    for (int64_t graph = take_graph(); graph < t_.num_graphs; graph = take_graph()) {
+      if (!write_graph(first_node(graph), first_node(graph + 1)) && threadIdx.x == 0) {
+        w_.left[atomicAdd(w_.num_left, 1)] = static_cast<int>(graph);
+      }
+    }
+    cooperative_groups::this_grid().sync();
+    int64_t before = 0;  // runs of graphs before
+    for (int i = 0; i < *w_.num_left; ++i) {
+      before += write_runs(first_node(w_.left[i]), first_node(w_.left[i] + 1), before);
+    }
+  }
+
+  __device__ int take_graph() {
+    __shared__ int graph;
+    __syncthreads();  // the one before is written
+    if (threadIdx.x == 0) graph = atomicAdd(w_.taken, 1);
+    __syncthreads();
+    return graph;
+  }
+
+  // By the block; or not at all, and false.
+  __device__ bool write_graph(int64_t first, int64_t end) {
+    if (end <= first) return true;
+    const int64_t base = place_of(w_.by_dst[first]), edges = max(place_of(w_.by_dst[end]) - base, int64_t(0));
+    if (!Chip::holds(end - first, edges)) return false;
+    extern __shared__ int memory[];
+    const Chip chip(memory, static_cast<int>(end - first), static_cast<int>(edges));
+    const int lanes = chip.lanes();
+    if (__syncthreads_or(read_pointers(chip, first, base) > kMostSteps * lanes)) return false;
+    read_perm(chip, base);
+    chip.for_each_edge<false>(chip.by_dst, lanes,
+                              [&](int dst, int c, bool) { chip.other[c] = static_cast<uint16_t>(dst); });
+    __syncthreads();
+    if (t_.self_loops) {
+      write_by_source<true>(chip, lanes, first, base);
+    } else {
+      write_by_source<false>(chip, lanes, first, base);
+    }
+    __syncthreads();
+    if (t_.self_loops) {
+      write_by_destination<true>(chip, lanes, first, base);
+    } else {
+      write_by_destination<false>(chip, lanes, first, base);
+    }
+    return true;
+  }
+
+  // The largest degree that the thread has seen.
+  __device__ int read_pointers(const Chip& chip, int64_t first, int64_t base) const {
+    const auto local = [&](const K* pointers, int64_t node) {
+      return static_cast<int>(min(max(pointers[node] - base, int64_t(0)), static_cast<int64_t>(chip.edges)));
+    };
+    int most = 0;
+    for (int i = threadIdx.x; i <= chip.nodes; i += kGridThreads) {
+      chip.by_dst[i] = local(w_.by_dst, first + i);
+      chip.by_src[i] = local(w_.by_src, first + i);
+      if (t_.self_loops) chip.loops[i] = static_cast<int>(w_.loops[first + i] - w_.loops[first]);
+      if (i == chip.nodes) break;
+      most = max(most, static_cast<int>(max(degree(first + i, 0), degree(first + i, 1))));
+    }
+    return most;
+  }
+
+  __device__ void read_perm(const Chip& chip, int64_t base) const {
+    for (int first = threadIdx.x; first < chip.edges; first += kLoads * kGridThreads) {
+      D found[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int p = first + i * kGridThreads;
+        if (p < chip.edges) found[i] = static_cast<const D*>(t_.local_perm)[base + p];
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int p = first + i * kGridThreads;
+        if (p < chip.edges) chip.perm[p] = static_cast<uint16_t>(min(static_cast<unsigned>(found[i]), chip.edges - 1u));
       }
     }
   }
 
-  // By doubling steps, then halves, from one that is not behind.
-  __device__ int64_t source_of(int64_t p, int64_t low) const {
-    int64_t step = 1;
-    while (low + step < nodes_ && w_.by_src[low + step] <= p) {
-      low += step;
-      step *= 2;
-    }
-    return last_from(w_.by_src, low, min(low + step, nodes_), p);
+  template <bool kLoops>
+  __device__ __forceinline__ void write_by_source(const Chip& chip, int lanes, int64_t first, int64_t base) const {
+    const K start = static_cast<K>(kLoops ? base + first - w_.loops[first] : base);
+    chip.for_each_edge<kLoops>(chip.by_src, lanes, [&](int src, int p, bool is_new) {
+      const int c = is_new ? chip.by_dst[src + 1] : chip.perm[p], dst = is_new ? src : chip.other_at(c);
+      if (!is_new) chip.other[c] = static_cast<uint16_t>(src);
+      if (kLoops && src == dst && !is_new) return;
+      const int new_p = p + chip.shift<kLoops>(src, dst, is_new), new_c = c + chip.shift<kLoops>(dst, src, is_new);
+      put(array(t_.row), array(t_.perm), start + new_p, static_cast<K>(first + dst), start + new_c);
+    });
   }
 
-  __device__ __forceinline__ void write_edge(int64_t p, int64_t src) const {
-    const int64_t graph = w_.graph[src], begin = first_node(graph), end = first_node(graph + 1);
-    const int64_t c = min(static_cast<int64_t>(w_.by_dst[begin]) + local_perm(p), edges_ - 1);
-    const int64_t dst = min(last_from(w_.by_dst, begin, end, c), nodes_ - 1);
-    if (!t_.self_loops) {
-      array(t_.eid)[p] = static_cast<K>(p);
-      array(t_.row)[p] = static_cast<K>(dst);
-      array(t_.perm)[p] = static_cast<K>(c);
-      if (c >= 0) array(t_.col)[c] = static_cast<K>(src);
-      return;
+  template <bool kLoops>
+  __device__ __forceinline__ void write_by_destination(const Chip& chip, int lanes, int64_t first, int64_t base) const {
+    const K start = static_cast<K>(kLoops ? base + first - w_.loops[first] : base);
+    chip.for_each_edge<kLoops>(chip.by_dst, lanes, [&](int dst, int c, bool is_new) {
+      const int src = is_new ? dst : chip.other_at(c);
+      if (kLoops && src == dst && !is_new) return;
+      const K id = static_cast<K>(is_new ? edges_ + first + dst : base + c);
+      put(array(t_.col), array(t_.eid), start + c + chip.shift<kLoops>(dst, src, is_new), static_cast<K>(first + src),
+          id);
+    });
+  }
+
+  // A graph that blocks have left: runs of edges in a row by warps, after so many of other graphs.
+  __device__ int64_t write_runs(int64_t first, int64_t end, int64_t before) {
+    const int lane = threadIdx.x % 32;
+    const int64_t begin = place_of(w_.by_src[first]), last = place_of(w_.by_src[end]), warps = grid_threads() / 32;
+    const int64_t runs = max(ceil_div(last - begin, kWarpEdges), int64_t(0));
+    if (t_.self_loops) {
+      for (int64_t i = first + grid_thread(); i < end; i += grid_threads()) put_loop(i);
     }
-    if (src == dst) return;
-    const int64_t behind_dst = w_.loops[dst + (src > dst)], behind_src = w_.loops[src + (dst > src)];
-    const int64_t new_c = c - behind_dst + dst, new_p = p - behind_src + src;
+    for (int64_t run = (grid_thread() / 32 + warps - before % warps) % warps; run < runs; run += warps) {
+      const int64_t p0 = begin + run * kWarpEdges, run_end = min(p0 + kWarpEdges, last);
+      int64_t from = last_row(w_.by_src, first, end, p0);
+      for (int64_t p = p0 + lane; p - lane < run_end; p += 32) {
+        const int64_t src = find_row_from(w_.by_src, end, from, min(p, run_end - 1));
+        if (p < run_end) write_edge(p, src, first, end);
+        from = __shfl_sync(~0u, src, 0);
+      }
+    }
+    return runs;
+  }
+
+  __device__ __forceinline__ void put_loop(int64_t i) const {
+    const K moved = static_cast<K>(i) - w_.loops[i + 1], c = w_.by_dst[i + 1] + moved, p = w_.by_src[i + 1] + moved;
+    put(array(t_.col), array(t_.eid), c, static_cast<K>(i), static_cast<K>(edges_ + i));
+    put(array(t_.row), array(t_.perm), p, static_cast<K>(i), c);
+  }
+
+  __device__ __forceinline__ void write_edge(int64_t p, int64_t src, int64_t first, int64_t end) const {
+    const int64_t c = place_of(static_cast<int64_t>(w_.by_dst[first]) + local_perm(p));
+    const int64_t dst = last_row(w_.by_dst, first, end, c);
+    int64_t new_c = c, new_p = p;
+    if (t_.self_loops) {
+      if (src == dst) return;
+      new_c += dst - w_.loops[dst + (src > dst)];
+      new_p += src - w_.loops[src + (dst > src)];
+    }
     put(array(t_.col), array(t_.eid), new_c, static_cast<K>(src), static_cast<K>(c));
     put(array(t_.row), array(t_.perm), new_p, static_cast<K>(dst), static_cast<K>(new_c));
   }
@@ -217,7 +360,7 @@ class Collate {
 };
 
 template <class K, class D>
-__global__ void __launch_bounds__(kGridThreads, 6)
+__global__ void __launch_bounds__(kGridThreads, kBlocks)
     side_by_side_kernel(const __grid_constant__ SideBySide task, const __grid_constant__ SideBySideArrays<K> arrays) {
   __shared__ typename Collate<K, D>::Storage storage;
   Collate<K, D>(task, arrays, storage).run();
@@ -227,14 +370,16 @@ template <class K, class D>
 cudaError_t side_by_side_of(const SideBySide& t, void* workspace, size_t& workspace_bytes, cudaStream_t stream) {
   const auto kernel = side_by_side_kernel<K, D>;
   int64_t blocks = 0;
-  const cudaError_t error = max_grid(kernel, 0, blocks);
+  const cudaError_t error = max_grid(kernel, kChipBytes, blocks);
   if (error != cudaSuccess) return error;
-  blocks =
-      grid_for(ceil_div(t.num_edges, kWarpEdges * kGridThreads / 32) + ceil_div(t.num_nodes, kGridThreads), blocks);
+  const int64_t runs = ceil_div(t.num_edges, kWarpEdges * kGridThreads / 32);
+  blocks = grid_for(std::max(t.num_graphs, runs) + ceil_div(t.num_nodes, kGridThreads), blocks);
 
   SideBySideArrays<K> arrays{};
   Workspace places(workspace);
-  places.place(arrays.graph, t.num_nodes);
+  places.place(arrays.left, t.num_graphs);
+  places.place(arrays.num_left, 1);
+  places.place(arrays.taken, 1);
   places.place(arrays.sums, blocks);
   places.place(arrays.sums_by_source, blocks);
   if (t.self_loops) {
@@ -249,7 +394,7 @@ cudaError_t side_by_side_of(const SideBySide& t, void* workspace, size_t& worksp
     workspace_bytes = places.bytes();
     return cudaSuccess;
   }
-  return launch_cooperative(kernel, blocks, 0, stream, t, arrays);
+  return launch_cooperative(kernel, blocks, kChipBytes, stream, t, arrays);
 }
 
 }  // namespace

@@ -20,7 +20,10 @@ struct WindowCounts {
 
 // All windows in the order in which blocks take them. By one block, of which a thread takes some strides of nodes at a
 // time, and the windows of the tiles that begin there.
-constexpr int kOrderThreads = 512, kOrderItems = 4;
+#ifndef ITEMS
+#define ITEMS 8
+#endif
+constexpr int kOrderThreads = 1024, kOrderItems = ITEMS;
 __global__ void __launch_bounds__(kOrderThreads)
     windows_kernel(const int* tiles, int strides, int nodes, int4* windows) {
   using namespace tile;
@@ -95,16 +98,16 @@ __global__ void __launch_bounds__(kOrderThreads)
   for (unsigned i = used + threadIdx.x; i < room; i += kOrderThreads) windows[i] = {};
 }
 
-// The masks of the rows of the block's window.
+// The masks of the rows of the block's window, or of its columns.
 __global__ void __launch_bounds__(tile::kThreads) masks_kernel(const __grid_constant__ Attention a, int* masks) {
   using namespace tile;
   __shared__ EdgeMask mask;
   BlockWindow w;
   if (!read_window<WindowOrder::from_first>(a, w)) return;
-  const Range edges = EdgeMask::edges_of_row(a.rowptr, a.num_edges, w);
-  a.col.typed([&](const auto* ind) { mask.fill(edges, ind, w); });
+  const Range edges = EdgeMask::edges_of_row(blockIdx.y == 0 ? a.rowptr : a.colptr, a.num_edges, w);
+  (blockIdx.y == 0 ? a.col : a.row).typed([&](const auto* ind) { mask.fill(edges, ind, w); });
   __syncthreads();
-  int* to = masks + static_cast<int64_t>(w.first) * kMaskWords;
+  int* to = masks + (static_cast<int64_t>(blockIdx.y) * a.num_dst + w.first) * kMaskWords;
   for (int x = threadIdx.x; x < w.count * kMaskWords; x += tile::kThreads) {
     to[x] = mask.rows[x / kMaskWords][x % kMaskWords];
   }
@@ -123,12 +126,15 @@ cudaError_t order_windows(const int* tiles, int64_t num_nodes, int* windows, cud
 cudaError_t make_masks(const MakeMasks& t, cudaStream_t stream) {
   if (t.num_nodes == 0) return cudaSuccess;
   Attention a{};
-  a.rowptr = t.ptr;
-  a.col = t.ind;
+  a.rowptr = t.rowptr;
+  a.col = t.col;
+  a.colptr = t.colptr;
+  a.row = t.row;
   a.num_dst = a.num_src = t.num_nodes;
   a.num_edges = t.num_edges;
   a.windows = t.windows;
-  masks_kernel<<<tile::blocks_of(tile::boundaries_of(t.num_nodes) - 1), tile::kThreads, 0, stream>>>(a, t.masks);
+  const dim3 blocks(tile::blocks_of(tile::boundaries_of(t.num_nodes) - 1), t.colptr.data == nullptr ? 1 : 2);
+  masks_kernel<<<blocks, tile::kThreads, 0, stream>>>(a, t.masks);
   return cudaGetLastError();
 }
 

@@ -317,20 +317,23 @@ def with_numbers(g: Graph, stats: Tensor) -> tuple[Graph, int]:
 def with_tile_data(g: Graph) -> Graph:
     """The graph with what method "auto" reads of its tiles: masks where it may choose "tile", and
     their list where it may choose "resident". Scriptable; waits for nothing."""
-    tile_nodes, tile_batches = g.tile_nodes, g.tile_batches
-    g = _with_masks(g)
-    return _with_list(g, tile_nodes, tile_batches) if _may_be_sparse(g) else g
+    if _may_be_sparse(g):
+        return _with_masks(_with_list(g))
+    return _with_masks(_with_tiles_of(g, g.tiles, -1, -1))
 
 
 def _with_masks(g: Graph) -> Graph:
     """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable; waits for
     nothing."""
     tiles = g.tiles
-    # It never takes a block for less than 54 edges, nor what a node saves for more than 20.
-    edges = g.col.size(0) + 20 * g.num_dst
+    # It never takes a block for less than 54 edges, nor what a node saves for more than 20, or 5
+    # where "resident" has enough tiles: that one takes heads but narrow ones, which save nothing,
+    # and float32's cosines, and of odd sizes, whose masks each call makes then.
+    is_full = g.tile_nodes >= 0 and g.num_dst >= 300 * g.tile_nodes
+    edges = g.col.size(0) + (5 if is_full else 20) * g.num_dst
     if tiles is not None and tiles.is_cuda and g.tile_blocks >= 0 and 54 * g.tile_blocks < edges:
         tiles = torch.ops.dfgnn.with_masks(tiles, g.rowptr, g.col, g.colptr, g.row)
-    return _with_tiles_of(g, tiles, -1, -1)
+    return _with_tiles_of(g, tiles, g.tile_nodes, g.tile_batches)
 
 
 def _may_be_sparse(g: Graph) -> bool:
@@ -339,14 +342,14 @@ def _may_be_sparse(g: Graph) -> bool:
     return g.tile_blocks >= 0 and not is_dense and g.num_dst > 0 and g.col.size(0) > 0
 
 
-def _with_list(g: Graph, tile_nodes: int, tile_batches: int) -> Graph:
-    """The graph, on CUDA with the list of its tiles, whose largest has so many nodes and batches,
-    more or less, where it may fit in shared memory. Scriptable; waits for nothing."""
+def _with_list(g: Graph) -> Graph:
+    """The graph, on CUDA with the list of its tiles where the largest may fit in shared memory, and
+    else without its size. Scriptable; waits for nothing."""
     tiles = g.tiles
-    if tiles is None or not tiles.is_cuda or not _may_fit(tile_nodes):
-        return g
+    if tiles is None or not tiles.is_cuda or not _may_fit(g.tile_nodes):
+        return _with_tiles_of(g, tiles, -1, -1)
     listed = torch.ops.dfgnn.with_list(tiles, g.num_dst)
-    return _with_tiles_of(g, listed, tile_nodes, tile_batches)
+    return _with_tiles_of(g, listed, g.tile_nodes, g.tile_batches)
 
 
 def _may_fit(tile_nodes: int) -> bool:

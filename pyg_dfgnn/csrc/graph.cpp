@@ -84,9 +84,11 @@ at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const a
   check_index(tiles, "tiles", tiles, rowptr.device());
   check_index(colptr, "colptr", rowptr, rowptr.device());
   check_index(row, "row", rowptr, rowptr.device());
-  const int64_t nodes = rowptr.numel() - 1, boundaries = cuda::tile::boundaries_of(nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && tiles.numel() == boundaries, "tiles: expected the ", boundaries,
-              " int32 entries of find_tiles for ", nodes, " nodes, got ", tiles.numel(), " of ", tiles.scalar_type());
+  const int64_t nodes = rowptr.numel() - 1;
+  const auto parts = cuda::tile::parts_of(tiles.numel(), nodes);
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.masks, "tiles: expected the ",
+              cuda::tile::boundaries_of(nodes), " int32 entries of find_tiles for ", nodes,
+              " nodes, perhaps with their list behind, got ", tiles.numel(), " of ", tiles.scalar_type());
   TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
               "), got ", colptr.numel());
   TORCH_CHECK(row.numel() == col.numel(), "row: expected as many entries as col (", col.numel(), "), got ",

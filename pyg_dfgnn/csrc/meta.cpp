@@ -93,7 +93,8 @@ std::tuple<at::Tensor, at::Tensor> find_tiles_meta(T rowptr, T col) {
 
 at::Tensor with_masks_meta(T tiles, T rowptr, T col, T colptr, T row) {
   check_on_meta({{"tiles", tiles}, {"rowptr", rowptr}, {"col", col}, {"colptr", colptr}, {"row", row}});
-  return at::empty_symint({cuda::tile::size_with_masks(rowptr.sym_numel() - 1)}, tiles.options());
+  const auto nodes = rowptr.sym_numel() - 1, list = tiles.sym_numel() - cuda::tile::boundaries_of(nodes);
+  return at::empty_symint({cuda::tile::size_with_masks(nodes) + list}, tiles.options());
 }
 
 at::Tensor with_list_meta(T tiles, c10::SymInt num_nodes) {

@@ -66,6 +66,9 @@ def test_behind_masks(device):
     _, row, _ = ops.csr_to_csc(rowptr, graph.col, graph.num_dst)
     masks = ops.with_masks(tiles, rowptr, graph.col, colptr, row)
     listed = ops.with_list(masks, graph.num_dst)
+    assert torch.equal(
+        ops.with_masks(ops.with_list(tiles, graph.num_dst), rowptr, graph.col, colptr, row), listed
+    )
     assert torch.equal(listed[: masks.numel()], masks)
     assert torch.equal(
         listed[masks.numel() :], ops.with_list(tiles, graph.num_dst)[tiles.numel() :]

@@ -206,8 +206,10 @@ Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col) {
 at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                           const at::Tensor& colptr, const at::Tensor& row) {
   const int64_t nodes = rowptr.numel() - 1;
-  const auto result = at::zeros({size_with_masks(nodes)}, tiles.options());
-  result.narrow(0, 0, boundaries_of(nodes)).copy_(tiles);
+  const int64_t count = boundaries_of(nodes), masked = size_with_masks(nodes), list = tiles.numel() - count;
+  const auto result = at::zeros({masked + list}, tiles.options());
+  result.narrow(0, 0, count).copy_(tiles.narrow(0, 0, count));
+  result.narrow(0, masked, list).copy_(tiles.narrow(0, count, list));
   const auto make = rowptr.scalar_type() == at::kLong ? with_masks<int64_t> : with_masks<int32_t>;
   const auto* boundaries = tiles.const_data_ptr<int>();
   auto* to = result.mutable_data_ptr<int>();

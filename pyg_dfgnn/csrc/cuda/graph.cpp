@@ -110,19 +110,21 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
                            const at::Tensor& colptr, const at::Tensor& row) {
   const c10::cuda::CUDAGuard guard(rowptr.device());
   const int64_t nodes = rowptr.numel() - 1;
-  const auto result = at::empty({cuda::tile::size_with_masks(nodes)}, tiles.options().dtype(at::kInt));
+  const int64_t boundaries = cuda::tile::boundaries_of(nodes), masked = cuda::tile::size_with_masks(nodes);
+  const int64_t list = tiles.numel() - boundaries;  // entries of it, which stays behind
+  const auto result = at::empty({masked + list}, tiles.options().dtype(at::kInt));
+  const auto* from = tiles.const_data_ptr<int>();
   auto* to = result.mutable_data_ptr<int>();
   auto *windows = to + cuda::tile::windows_begin(nodes), *masks = to + cuda::tile::masks_begin(nodes);
   const auto stream = c10::cuda::getCurrentCUDAStream();
-  const int64_t boundaries = cuda::tile::boundaries_of(nodes), unused = windows - to - boundaries;
-  C10_CUDA_CHECK(cudaMemcpyAsync(to, tiles.const_data_ptr<int>(), boundaries * sizeof(int), cudaMemcpyDefault, stream));
+  const int64_t unused = windows - to - boundaries;
+  C10_CUDA_CHECK(cudaMemcpyAsync(to, from, boundaries * sizeof(int), cudaMemcpyDefault, stream));
   C10_CUDA_CHECK(cudaMemsetAsync(to + boundaries, 0, unused * sizeof(int), stream));
+  C10_CUDA_CHECK(cudaMemcpyAsync(to + masked, from + boundaries, list * sizeof(int), cudaMemcpyDefault, stream));
   C10_CUDA_CHECK(cuda::order_windows(to, nodes, windows, stream));
-  const auto make = [&](const at::Tensor& ptr, const at::Tensor& ind, int* masks) {
-    C10_CUDA_CHECK(cuda::make_masks({read(ptr), read(ind), nodes, ind.numel(), windows, masks}, stream));
-  };
-  make(rowptr, col, masks);
-  if (colptr.defined()) make(colptr, row, masks + nodes * cuda::tile::kMaskWords);
+  const auto read_any = [](const at::Tensor& t) { return t.defined() ? read(t) : cuda::Index{}; };
+  C10_CUDA_CHECK(cuda::make_masks(
+      {read(rowptr), read(col), read_any(colptr), read_any(row), nodes, col.numel(), windows, masks}, stream));
   return result;
 }
 
