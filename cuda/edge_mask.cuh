@@ -36,25 +36,31 @@ struct EdgeMask {
     const int degree = irregular ? 0 : static_cast<int>(edges.size()), count = (degree + 1 - part) / kLanes;
     const I* nodes = ind + edges.begin + part;  // every second one
     const auto place = [&](int n) { return static_cast<unsigned>(kLanes * min(n, count - 1)); };
-    U furthest = 0;
+    U furthest = 0, theirs = 0;  // the column of the neighbour
     I next[kUnroll];
     const auto load = [&](int first) {  // past the end, the last again
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) next[u] = nodes[place(first + u)];
     };
+    for (I& column : next) column = 0;
     if (count > 0) load(0);
-    for (int first = 0; first < count; first += kUnroll) {
+    const int rounds = __reduce_max_sync(kAllLanes, (degree + 1) / kLanes);
+    for (int first = 0; first < rounds; first += kUnroll) {
       U columns[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) columns[u] = static_cast<U>(next[u] - w.begin);
       if (first + kUnroll < count) load(first + kUnroll);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
+        U before = theirs;  // the column of the edge before
+        theirs = __shfl_xor_sync(kAllLanes, columns[u], 1);
+        if (part > 0) before = theirs;
+        if (first + u >= count) continue;
         const auto column = static_cast<uint32_t>(min(columns[u], static_cast<U>(kNoLast)));
         furthest = max(furthest, columns[u]);
         or_shared(words + column / kChunk, 1u << (column % kChunk));
-        const int e = part + static_cast<int>(place(first + u));
-        if (e > 0 && ind[edges.begin + e - 1] - w.begin >= static_cast<I>(columns[u])) {
+        const int e = part + kLanes * (first + u);
+        if (e > 0 && static_cast<I>(before) >= static_cast<I>(columns[u])) {
           if (e + 1 == degree) mask[1] = static_cast<int>(column);
           disordered |= e + 1 < degree;
         }

@@ -50,10 +50,10 @@ struct Chip {
 
   __device__ int other_at(int c) const { return min(static_cast<int>(other[c]), nodes - 1); }
 
-  // As many lanes take a node's edges, a power of two.
+  // As many lanes take a node's edges, a power of two, in about four steps.
   __device__ int lanes() const {
     const int mean = max((edges + nodes - 1) / nodes, 1);
-    return min(max(1 << (32 - __clz(mean - 1)), 8), kGridThreads);
+    return min(max((1 << (32 - __clz(mean - 1))) / 4, 8), kGridThreads);
   }
 
   // Calls see(node, e, false) for the edges e of each node and, if it has a self-loop behind, see(node, end, true).
@@ -158,7 +158,9 @@ class Collate {
       const K first = w_.by_dst[first_node(last_row(t_.ptr, 0, t_.num_graphs, j))];
       const int64_t begin = place_of(w_.by_src[j]), end = place_of(w_.by_src[j + 1]);
       const int64_t low = first_not_below(begin, end, w_.by_dst[j] - first);
-      const int64_t high = first_not_below(low, end, w_.by_dst[j + 1] - first);
+      const K behind = w_.by_dst[j + 1] - first;
+      const bool any = low < end && local_perm(low) < behind;
+      const int64_t high = any ? first_not_below(low + 1, end, behind) : low;
       w_.loops[j] = static_cast<K>(high - low);
       total += w_.loops[j];
     }
@@ -244,18 +246,32 @@ class Collate {
     chip.for_each_edge<false>(chip.by_dst, lanes,
                               [&](int dst, int c, bool) { chip.other[c] = static_cast<uint16_t>(dst); });
     __syncthreads();
+    const Out out = out_of(first, base);
     if (t_.self_loops) {
-      write_by_source<true>(chip, lanes, first, base);
+      write_by_source<true>(chip, lanes, out);
+      __syncthreads();
+      write_by_destination_with_loops(chip, lanes, out);
     } else {
-      write_by_source<false>(chip, lanes, first, base);
-    }
-    __syncthreads();
-    if (t_.self_loops) {
-      write_by_destination<true>(chip, lanes, first, base);
-    } else {
-      write_by_destination<false>(chip, lanes, first, base);
+      write_by_source<false>(chip, lanes, out);
+      __syncthreads();
+      write_by_destination(chip, out);
     }
     return true;
+  }
+
+  // Where a graph's edges go. With self-loops, some are kept from going out of bounds: nothing is written there,
+  // whatever the numbers are that were given.
+  struct Out {
+    K *row, *perm, *col, *eid;  // from the graph's first on
+    K node, edge, old_edge;     // its first ones, with self-loops and without
+    int64_t room;               // entries from there on
+  };
+  __device__ Out out_of(int64_t first, int64_t base) const {
+    const K edge =
+        static_cast<K>(t_.self_loops ? min(max(base + first - w_.loops[first], int64_t(0)), capacity()) : base);
+    const auto from = [&](const MutableIndex& index) { return array(index) + edge; };
+    return {from(t_.row),          from(t_.perm), from(t_.col),         from(t_.eid),
+            static_cast<K>(first), edge,          static_cast<K>(base), capacity() - edge};
   }
 
   // The largest degree that the thread has seen.
@@ -291,26 +307,33 @@ class Collate {
   }
 
   template <bool kLoops>
-  __device__ __forceinline__ void write_by_source(const Chip& chip, int lanes, int64_t first, int64_t base) const {
-    const K start = static_cast<K>(kLoops ? base + first - w_.loops[first] : base);
+  __device__ __forceinline__ void write_by_source(const Chip& chip, int lanes, const Out& out) const {
     chip.for_each_edge<kLoops>(chip.by_src, lanes, [&](int src, int p, bool is_new) {
       const int c = is_new ? chip.by_dst[src + 1] : chip.perm[p], dst = is_new ? src : chip.other_at(c);
       if (!is_new) chip.other[c] = static_cast<uint16_t>(src);
       if (kLoops && src == dst && !is_new) return;
       const int new_p = p + chip.shift<kLoops>(src, dst, is_new), new_c = c + chip.shift<kLoops>(dst, src, is_new);
-      put(array(t_.row), array(t_.perm), start + new_p, static_cast<K>(first + dst), start + new_c);
+      if (kLoops && static_cast<unsigned>(new_p) >= out.room) return;
+      out.row[new_p] = out.node + dst;
+      out.perm[new_p] = out.edge + new_c;
     });
   }
 
-  template <bool kLoops>
-  __device__ __forceinline__ void write_by_destination(const Chip& chip, int lanes, int64_t first, int64_t base) const {
-    const K start = static_cast<K>(kLoops ? base + first - w_.loops[first] : base);
-    chip.for_each_edge<kLoops>(chip.by_dst, lanes, [&](int dst, int c, bool is_new) {
+  __device__ __forceinline__ void write_by_destination(const Chip& chip, const Out& out) const {
+    for (int c = threadIdx.x; c < chip.edges; c += kGridThreads) {
+      out.col[c] = out.node + chip.other_at(c);
+      out.eid[c] = out.edge + c;
+    }
+  }
+
+  __device__ __forceinline__ void write_by_destination_with_loops(const Chip& chip, int lanes, const Out& out) const {
+    chip.for_each_edge<true>(chip.by_dst, lanes, [&](int dst, int c, bool is_new) {
       const int src = is_new ? dst : chip.other_at(c);
-      if (kLoops && src == dst && !is_new) return;
-      const K id = static_cast<K>(is_new ? edges_ + first + dst : base + c);
-      put(array(t_.col), array(t_.eid), start + c + chip.shift<kLoops>(dst, src, is_new), static_cast<K>(first + src),
-          id);
+      if (src == dst && !is_new) return;
+      const int new_c = c + chip.shift<true>(dst, src, is_new);
+      if (static_cast<unsigned>(new_c) >= out.room) return;
+      out.col[new_c] = out.node + src;
+      out.eid[new_c] = is_new ? static_cast<K>(edges_) + out.node + dst : out.old_edge + c;
     });
   }
 

@@ -20,10 +20,7 @@ struct WindowCounts {
 
 // All windows in the order in which blocks take them. By one block, of which a thread takes some strides of nodes at a
 // time, and the windows of the tiles that begin there.
-#ifndef ITEMS
-#define ITEMS 8
-#endif
-constexpr int kOrderThreads = 1024, kOrderItems = ITEMS;
+constexpr int kOrderThreads = 512, kOrderItems = 4;
 __global__ void __launch_bounds__(kOrderThreads)
     windows_kernel(const int* tiles, int strides, int nodes, int4* windows) {
   using namespace tile;

@@ -326,14 +326,19 @@ def _with_masks(g: Graph) -> Graph:
     """The graph, on CUDA with masks where method "auto" may choose "tile". Scriptable; waits for
     nothing."""
     tiles = g.tiles
-    # It never takes a block for less than 54 edges, nor what a node saves for more than 20, or 5
-    # where "resident" has enough tiles: that one takes heads but narrow ones, which save nothing,
-    # and float32's cosines, and of odd sizes, whose masks each call makes then.
-    is_full = g.tile_nodes >= 0 and g.num_dst >= 300 * g.tile_nodes
-    edges = g.col.size(0) + (5 if is_full else 20) * g.num_dst
-    if tiles is not None and tiles.is_cuda and g.tile_blocks >= 0 and 54 * g.tile_blocks < edges:
+    if tiles is not None and tiles.is_cuda and g.tile_blocks >= 0 and _may_choose_tile(g):
         tiles = torch.ops.dfgnn.with_masks(tiles, g.rowptr, g.col, g.colptr, g.row)
     return _with_tiles_of(g, tiles, g.tile_nodes, g.tile_batches)
+
+
+def _may_choose_tile(g: Graph) -> bool:
+    """By bounds of what a block costs and a node saves, in edges (method.cpp). Where "resident" has
+    enough tiles, narrow heads are left to "tile", and float32's cosines; heads of odd sizes, too,
+    but for these each call then makes masks."""
+    edges, nodes, blocks = g.col.size(0), g.num_dst, g.tile_blocks
+    if g.tile_nodes >= 0 and nodes >= 300 * g.tile_nodes:
+        return 54 * blocks < edges or 218 * blocks < 2 * edges + 9 * nodes
+    return 54 * blocks < edges + 20 * nodes
 
 
 def _may_be_sparse(g: Graph) -> bool:
