@@ -89,7 +89,8 @@ struct Compress {
 };
 cudaError_t compress(const Compress& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
 
-// Windows of a graph's tiles [window_blocks(), kWindowWords], in the order in which blocks take them (tile_geometry.h).
+// Windows of a graph's tiles [2 * window_blocks(), kWindowWords], in the order in which blocks take them
+// (tile_geometry.h).
 cudaError_t order_windows(const int* tiles, int64_t num_nodes, int* windows, cudaStream_t stream);
 
 // Masks of the rows of a graph's windows, [num_nodes, kMaskWords], and behind them, where there is a CSC, of its

@@ -15,6 +15,9 @@ namespace {
 
 using namespace tile;
 
+template <class S, bool kRows, bool kPositions>
+using BackwardTurns = Turns<kRows ? WindowOrder::from_last : WindowOrder::from_first, kTakesSeveral<S, kPositions>>;
+
 // What a node brings to the gradients of its row's logits; lse in their unit.
 struct RowTerms {
   float term, lse, delta;
@@ -105,24 +108,52 @@ template <Score score, class S>
 constexpr int kWindowsBytes = (score == Score::additive ? 1 : 2) * WindowRows<S>::kBytes;
 template <Score score, class S>
 constexpr bool kDouble = score == Score::additive || !S::kScaled;
+template <Score score, class S, bool kRows>
+using BackwardChunks = Chunks<S, score != Score::additive, kRows, kDouble<score, S>>;
 template <Score score, class S>
-using RowChunks = Chunks<S, score != Score::additive, true, kDouble<score, S>>;
-template <Score score, class S>
-using ColumnChunks = Chunks<S, score != Score::additive, false, kDouble<score, S>>;
-template <Score score, class S>
-constexpr int kStagesBytes = kWindowsBytes<score, S> + RowChunks<score, S>::kBytes;
+constexpr int kStagesBytes = kWindowsBytes<score, S> + BackwardChunks<score, S, true>::kBytes;
 
-// Heads from h on of a window of rows.
+// What a block has in shared memory. kRows: of the pass over rows, else over columns.
+template <Score score, class S, bool kRows>
+struct BackwardStages {
+  WindowMasks& masks;
+  WindowRows<S> first, second;  // what products with chunks of the first and the second matrix are made of
+  BackwardChunks<score, S, kRows> chunks;
+
+  __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, unsigned char* memory)
+      : masks(window_masks),
+        first{memory},
+        second{memory + WindowRows<S>::kBytes},
+        chunks(memory + kWindowsBytes<score, S>) {}
+
+  // Starts to copy what heads from h on need of a window.
+  __device__ __forceinline__ void start(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
+                                        int h) {
+    const int end = w.first + w.count;
+    masks.stage(kRows ? a.row_masks : a.column_masks, w);
+    const Rows<S> grads(a, g.grad_out, h), queries(a, a.dst, h), values(a, a.value, h), keys(a, a.src, h);
+    (kRows ? grads : values).stage(first, w.first, end);
+    if (score != Score::additive) (kRows ? queries : keys).stage(second, w.first, end);
+    chunks.begin(kRows ? values : grads, kRows ? keys : queries, w);
+  }
+};
+
+// Heads from h on of a window of rows, which has been started. Goes on to the next, if there may be one, and starts
+// that.
 template <Score score, class S, bool kPositions>
-__device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
-                                            int h, WindowMasks& masks, unsigned char* stages) {
+__device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g,
+                                            BackwardTurns<S, true, kPositions>& turn, int h,
+                                            BackwardStages<score, S, true>& stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   using Side = Terms<true>;
-  masks.stage(a.row_masks, w);
-  const WindowRows<S> grads{stages}, queries{stages + WindowRows<S>::kBytes};
-  Rows<S>(a, g.grad_out, h).stage(grads, w.first, w.first + w.count);
-  if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
-  RowChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, a.value, h), Rows<S>(a, a.src, h), w);
+  constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
+  const BlockWindow w = turn.window();
+  auto& [masks, grads, queries, chunks] = stages;
+  const auto start_next = [&] {
+    __syncthreads();  // nobody looks at what there was
+    turn.go_on();
+    if (turn) stages.start(a, g, turn.window(), h);
+  };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
   RowTerms row[S::kHeads][2];
@@ -137,7 +168,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   if (kNeedsDots) Rows<S>::prepare(queries);
   __syncthreads();
   const RowFactors<S> grad_factors(grads, 1, 1), query_factors(queries, row[0][0].term, row[0][1].term);
-  auto [active, mine, others] = masks.read<kPositions>(w);
+  auto [active, mine, others] = masks.template read<kPositions>(w);
 
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
@@ -165,6 +196,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = Side::of_other<score>(a, lane_node, h + k); });
+    if (kSeveral) chunks.agree();
     const Chunk<S> values = chunks.first();
     if (works) {
       edges.load(chunk);
@@ -204,12 +236,14 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
         }
         if (kNeedsDots) weights.set(s, grad[k], keys);
       }
+      if (kSeveral && (left & (left - 1)) == 0) start_next();
       if (kNeedsDots && joins) {
         start_product_nn<S>(grad[k], weights, keys, k);
         finish<S>(grad[k], weights);
       }
     });
   }
+  if (kSeveral && active == 0) start_next();
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -229,17 +263,21 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   });
 }
 
-// Heads from h on of a window of columns.
+// The same of columns.
 template <Score score, class S, bool kPositions>
-__device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
-                                               int h, WindowMasks& masks, unsigned char* stages) {
+__device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g,
+                                               BackwardTurns<S, false, kPositions>& turn, int h,
+                                               BackwardStages<score, S, false>& stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   using Side = Terms<false>;
-  masks.stage(a.column_masks, w);
-  const WindowRows<S> values{stages}, keys{stages + WindowRows<S>::kBytes};
-  Rows<S>(a, a.value, h).stage(values, w.first, w.first + w.count);
-  if (kNeedsDots) Rows<S>(a, a.src, h).stage(keys, w.first, w.first + w.count);
-  ColumnChunks<score, S> chunks(stages + kWindowsBytes<score, S>, Rows<S>(a, g.grad_out, h), Rows<S>(a, a.dst, h), w);
+  constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
+  const BlockWindow w = turn.window();
+  auto& [masks, values, keys, chunks] = stages;
+  const auto start_next = [&](bool has_barrier) {
+    if (!has_barrier) __syncthreads();  // nobody looks at what there was
+    turn.go_on();
+    if (turn) stages.start(a, g, turn.window(), h);
+  };
   const int node[2] = {w.node(window_row(0)), w.node(window_row(1))};
   float src[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
@@ -251,7 +289,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   if (kNeedsDots) Rows<S>::prepare(keys);
   __syncthreads();
   const RowFactors<S> value_factors(values, 1, 1), key_factors(keys, src[0][0], src[0][1]);
-  auto [active, mine, others] = masks.read<kPositions>(w);
+  auto [active, mine, others] = masks.template read<kPositions>(w);
 
   const Places places(a.colptr, a.num_edges, w);
   MaskRows<kPositions, S::kHeads> edges(masks, places, others);
@@ -270,6 +308,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     RowTerms lane_row[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, delta, lane_node, h + k); });
+    if (kSeveral) chunks.agree();
     const Chunk<S> grads = chunks.first();
     if (works) {
       edges.load(chunk);
@@ -310,6 +349,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
       if (joins) start_product_nn<S>(grad_value[k], value_weights, grads, k);
       chunks.release();
+      if (kSeveral && (left & (left - 1)) == 0) start_next(chunks.kHasBarrier);
       if (works && kNeedsDots) weights.set(s, grad[k], queries);
       if (joins) {
         if (kNeedsDots) start_product_nn<S>(grad[k], weights, queries, k);
@@ -317,6 +357,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
     });
   }
+  if (kSeveral && active == 0) start_next(false);
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -346,29 +387,37 @@ constexpr int kBlocks = S::kSmall                  ? 4 - kPositions
 
 template <bool kRows, Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions>))
-    tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g) {
-  extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
+    tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
+                    Sharing sharing) {
+  extern __shared__ __align__(kMatrixAlignment) unsigned char memory[];
   __shared__ WindowMasks masks;
-  BlockWindow w;
+  __shared__ typename BackwardTurns<S, kRows, kPositions>::Storage windows;
   if (kRows) let_next_begin();
-  if (!read_window<kRows ? WindowOrder::from_last : WindowOrder::from_first>(a, w)) return;
+  BackwardTurns<S, kRows, kPositions> turn(a, windows, sharing);
+  if (!turn) return;
   for_groups<S>(a.heads, [&](int h) {
-    if constexpr (kRows) {
-      rows_window<score, S, kPositions>(a, g, w, h, masks, stages);
-    } else {
-      columns_window<score, S, kPositions>(a, g, w, h, masks, stages);
-    }
+    BackwardStages<score, S, kRows> stages(masks, memory);
+    stages.start(a, g, turn.window(), h);
+    do {
+      if constexpr (kRows) {
+        rows_window<score, S, kPositions>(a, g, turn, h, stages);
+      } else {
+        columns_window<score, S, kPositions>(a, g, turn, h, stages);
+      }
+    } while (kTakesSeveral<S, kPositions> && turn);
   });
 }
 
 template <Score score, class S, bool kPositions>
 cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {
   constexpr int bytes = kStagesBytes<score, S>;
-  static_assert(RowChunks<score, S>::kBytes == ColumnChunks<score, S>::kBytes);
+  static_assert(BackwardChunks<score, S, true>::kBytes == BackwardChunks<score, S, false>::kBytes);
   const Typed<typename S::T> typed{a};
-  const cudaError_t error = launch_tile<S>(tile_bwd_kernel<true, score, S, kPositions>, bytes, a, stream, typed, g);
+  const cudaError_t error = launch_tile<S>(tile_bwd_kernel<true, score, S, kPositions>, kTakesSeveral<S, kPositions>,
+                                           kBlocks<true, score, S, kPositions>, bytes, a, stream, typed, g);
   if (error != cudaSuccess) return error;
-  return launch_tile<S, true>(tile_bwd_kernel<false, score, S, kPositions>, bytes, a, stream, typed, g);
+  return launch_tile<S, true>(tile_bwd_kernel<false, score, S, kPositions>, kTakesSeveral<S, kPositions>,
+                              kBlocks<false, score, S, kPositions>, bytes, a, stream, typed, g);
 }
 
 }  // namespace

@@ -18,14 +18,24 @@ class Chunks {
   static constexpr int kMatrices = kHasSecond ? 2 : 1;
 
  public:
+  static constexpr bool kHasBarrier = !kDouble;  // second(), and release() where that has something to do
   static constexpr int kBytes = (kDouble ? 2 : 1) * kMatrices * Chunk<S>::kBytes;
 
+  __device__ __forceinline__ explicit Chunks(unsigned char* buffers) : buffers_(buffers) {}
+
+  // Goes on to a window, after the last chunk of the one before, whose second() and release() threads have passed.
   // Starts to copy the tile's first chunk, if it is worth while before edges are known.
-  __device__ __forceinline__ Chunks(unsigned char* buffers, const Rows<S>& first, const Rows<S>& second,
-                                    const BlockWindow& w)
-      : first_(first), second_(second), begin_(w.begin), end_(w.end), buffers_(buffers), left_(w.is_narrow()) {
+  __device__ __forceinline__ void begin(const Rows<S>& first, const Rows<S>& second, const BlockWindow& w) {
+    first_ = first;
+    second_ = second;
+    begin_ = w.begin;
+    end_ = w.end;
+    left_ = w.is_narrow();
     start();
   }
+
+  // For compilers to know that all lanes agree on where chunks are, before each where there were windows before.
+  __device__ __forceinline__ void agree() { turn_ = __shfl_sync(kAllLanes, turn_, 0); }
 
   // Of these chunks; what was copied before has arrived.
   __device__ __forceinline__ void set_chunks(uint32_t chunks) {
@@ -85,12 +95,12 @@ class Chunks {
     start();
   }
 
-  const Rows<S> first_, second_;
-  const int begin_, end_;
+  Rows<S> first_, second_;
+  int begin_ = 0, end_ = 0;
   unsigned char* const buffers_;
   Chunk<S> now_{};
-  uint32_t left_;  // chunks that have not been used
-  int turn_ = 0;
+  uint32_t left_ = 0;  // chunks that have not been used
+  unsigned turn_ = 0;
 };
 
 }  // namespace dfgnn::cuda::tile

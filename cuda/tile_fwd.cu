@@ -14,6 +14,9 @@ namespace {
 
 using namespace tile;
 
+template <class S, bool kPositions>
+using ForwardTurns = Turns<WindowOrder::from_first, kTakesSeveral<S, kPositions>>;
+
 // A row's maximum may grow by this much before what was summed is scaled down.
 template <Score score>
 constexpr float kSlack = 5.5f * kUnit<score>;
@@ -65,18 +68,41 @@ constexpr float kLeast = 0x1p-40f;
 template <Score score, class S, bool kPositions>
 constexpr bool kHasFactors = score == Score::additive && !kPositions && !std::is_same_v<typename S::T, __half>;
 
-// Heads from h on of a window.
+// What a block has in shared memory.
+template <Score score, class S>
+struct ForwardStages {
+  WindowMasks& masks;
+  WindowRows<S> queries;
+  ForwardChunks<score, S, S::kWarpgroup> chunks;
+
+  __device__ __forceinline__ ForwardStages(WindowMasks& window_masks, unsigned char* memory)
+      : masks(window_masks), queries{memory}, chunks(memory + kQueriesBytes<score, S>) {}
+
+  // Starts to copy what heads from h on need of a window.
+  __device__ __forceinline__ void start(const Typed<typename S::T>& a, const BlockWindow& w, int h) {
+    constexpr bool kNeedsDots = score != Score::additive;
+    masks.stage(a.row_masks, w);
+    if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
+    chunks.begin(Rows<S>(a, kNeedsDots ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
+  }
+};
+
+// Heads from h on of a window, which has been started. Goes on to the next, if there may be one, and starts that.
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs,
-                                               const BlockWindow& w, int h, WindowMasks& masks, unsigned char* stages) {
+                                               ForwardTurns<S, kPositions>& turn, int h,
+                                               ForwardStages<score, S>& stages) {
   constexpr bool kNeedsDots = score != Score::additive;
   constexpr bool kFactored = kHasFactors<score, S, kPositions>;
   using Side = Terms<true>;
-  masks.stage(a.row_masks, w);
-  const WindowRows<S> queries{stages};
-  if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
-  ForwardChunks<score, S, S::kWarpgroup> chunks(stages + kQueriesBytes<score, S>,
-                                                Rows<S>(a, kNeedsDots ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
+  constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
+  const BlockWindow w = turn.window();
+  auto& [masks, queries, chunks] = stages;
+  const auto start_next = [&](bool has_barrier) {
+    if (!has_barrier) __syncthreads();  // nobody looks at what there was
+    turn.go_on();
+    if (turn) stages.start(a, turn.window(), h);
+  };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   Running<S> running[S::kHeads];
   float dst[S::kHeads][2], top[S::kHeads];
@@ -100,7 +126,8 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     }
   });
   const RowFactors<S> query_factors(queries, dst[0][0], dst[0][1]);
-  auto [active, mine, others] = masks.read<kPositions>(w);
+  auto [active, mine, others] = masks.template read<kPositions>(w);
+  const bool have_edges[2] = {masks.has_edges(window_row(0)), masks.has_edges(window_row(1))};
 
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions, S::kHeads> edges(masks, places, others);
@@ -116,6 +143,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = Side::of_other<score>(a, lane_node, h + k); });
+    if (kSeveral) chunks.agree();
     const Chunk<S> keys = chunks.first();
     if (works) {
       edges.load(chunk);
@@ -175,6 +203,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         }
       }
       const Chunk<S> values = kNeedsDots ? chunks.second() : keys;
+      if (kSeveral && (left & (left - 1)) == 0) start_next(chunks.kHasBarrier);
       if (works) {
         Weights<S> weights;
         weights.set(p, to.out, values);
@@ -184,6 +213,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     });
     if (works) is_first = false;
   }
+  if (kSeveral && active == 0) start_next(false);
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -192,7 +222,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
       infinite += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
-      if ((sum < kLeast || !is_precise<score>(of.m[v])) && masks.has_edges(window_row(v))) infinite = NAN;
+      if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
       store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
       const float m = score == Score::additive ? of.m[v] : kLn2 * of.m[v];
@@ -217,12 +247,20 @@ constexpr int kBlocks = (S::kSmall    ? 5
 
 template <Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
-    tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs) {
-  extern __shared__ __align__(kMatrixAlignment) unsigned char stages[];
+    tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
+                    Sharing sharing) {
+  extern __shared__ __align__(kMatrixAlignment) unsigned char memory[];
   __shared__ WindowMasks masks;
-  BlockWindow w;
-  if (!read_window<WindowOrder::from_first>(a, w)) return;
-  for_groups<S>(a.heads, [&](int h) { forward_window<score, S, kPositions>(a, outputs, w, h, masks, stages); });
+  __shared__ typename ForwardTurns<S, kPositions>::Storage windows;
+  ForwardTurns<S, kPositions> turn(a, windows, sharing);
+  if (!turn) return;
+  for_groups<S>(a.heads, [&](int h) {
+    ForwardStages<score, S> stages(masks, memory);
+    stages.start(a, turn.window(), h);
+    do {
+      forward_window<score, S, kPositions>(a, outputs, turn, h, stages);
+    } while (kTakesSeveral<S, kPositions> && turn);
+  });
 }
 
 }  // namespace
@@ -239,9 +277,12 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
     const auto slope = static_cast<float>(a.negative_slope);
     // Factors are for slopes of 0 to 1; for others there are the kernels that take all.
     const bool is_general = kHasFactors<score, S, false> && !(slope > 0 && slope <= 1);
-    return launch_tile<S>(
-        needs_positions(a) || is_general ? tile_fwd_kernel<score, S, true> : tile_fwd_kernel<score, S, false>,
-        may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream, Typed<typename S::T>{a}, outputs);
+    const auto launch = [&]<bool kPositions>() {
+      return launch_tile<S>(tile_fwd_kernel<score, S, kPositions>, kTakesSeveral<S, kPositions>,
+                            kBlocks<score, S, kPositions>, may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a,
+                            stream, Typed<typename S::T>{a}, outputs);
+    };
+    return needs_positions(a) || is_general ? launch.template operator()<true>() : launch.template operator()<false>();
   });
 }
 

@@ -32,9 +32,9 @@ DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim
   return number_bytes <= 4 && head_dim <= 128 && head_dim * number_bytes % 16 == 0;
 }
 
-// Numbers that say where tiles begin, and, with masks behind them, where windows begin, as many as window_blocks(), in
-// the order in which blocks take them, and where the masks of rows begin; then come the columns'. I: int64_t, or a
-// symbolic integer.
+// Numbers that say where tiles begin, and, with masks behind them, where windows begin, in the order in which blocks
+// take them: from the first of window_blocks() on, then, for those that take the last first, up to the last of as many
+// more. Then the masks of rows begin, and behind them the columns'. I: int64_t, or a symbolic integer.
 template <class I>
 DFGNN_ANYWHERE constexpr I boundaries_of(const I& nodes) {
   return (nodes + (kStride - 1)) / kStride + 1;
@@ -50,7 +50,7 @@ constexpr I windows_begin(const I& nodes) {
 }
 template <class I>
 constexpr I masks_begin(const I& nodes) {
-  return windows_begin(nodes) + window_blocks(boundaries_of(nodes) - 1) * kWindowWords;
+  return windows_begin(nodes) + window_blocks(boundaries_of(nodes) - 1) * (2 * kWindowWords);
 }
 template <class I>
 constexpr I size_with_masks(const I& nodes) {

@@ -18,6 +18,7 @@ template <class S>
 class Rows {
  public:
   using T = typename S::T;
+  Rows() = default;
   __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, int h)
       : from_(reinterpret_cast<const unsigned char*>(a.features(data, row(), h + head())) + byte_of_head()),
         stride_(a.heads * a.head_dim * static_cast<int>(sizeof(T))),

@@ -22,19 +22,21 @@ struct BlockWindow : Window {
 // cache what that has read or written last.
 enum class WindowOrder { from_first, from_last };
 
-// This block's as it was found before; whatever is there, it is one.
-template <WindowOrder kOrder>
-__device__ __forceinline__ bool read_window(const Attention& a, BlockWindow& window) {
-  const unsigned place = kOrder == WindowOrder::from_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-  const int4 found = __ldg(reinterpret_cast<const int4*>(a.windows) + place);
+// As it was found before; whatever is there, it is one, though perhaps without rows.
+__device__ __forceinline__ BlockWindow window_of(const Attention& a, const int4& found) {
+  BlockWindow window;
   window.end = min(max(found.y, 0), static_cast<int>(a.num_dst));
   window.begin = max(found.x, 0);
   window.first = max(found.z, window.begin);
   window.count = min(min(found.w, window.end - window.first), kWindow);
-  return window.count > 0;
+  return window;
 }
 
-inline unsigned blocks_of(int64_t strides) { return static_cast<unsigned>(window_blocks(strides)); }
+template <WindowOrder kOrder>
+__device__ __forceinline__ const int4* window_at(const Attention& a, int place) {
+  const int room = static_cast<int>(window_blocks(a.num_tiles));
+  return reinterpret_cast<const int4*>(a.windows) + (kOrder == WindowOrder::from_first ? place : 2 * room - 1 - place);
+}
 
 // Groups of S::kHeads heads; those whose rows share cache lines.
 template <class S>
@@ -44,13 +46,13 @@ __host__ __device__ __forceinline__ int groups_of(int heads) {
   return (heads + S::kHeads - 1) / S::kHeads;
 }
 
-// The grid's second dimension: a block takes groups that share cache lines, one after the other, but where blocks are
-// too few for a device that way, one.
+// The grid's second dimension, with room for so many windows: a block takes groups that share cache lines, one after
+// the other, but where blocks are too few for a device that way, one.
 template <class S>
-inline unsigned group_blocks(unsigned blocks, int heads) {
-  constexpr unsigned kFew = 4096;  // a third of which have no window, or more
+inline unsigned group_blocks(int64_t windows, int heads) {
+  constexpr int64_t kFew = 4096;  // a third of which are not there, or more
   const auto groups = static_cast<unsigned>(groups_of<S>(heads)), shared = (groups + kGroups<S> - 1) / kGroups<S>;
-  return blocks * shared < kFew ? groups : shared;
+  return windows * shared < kFew ? groups : shared;
 }
 
 // Calls visit(h) for the first heads of the block's groups.

@@ -18,8 +18,8 @@ struct WindowCounts {
   }
 };
 
-// All windows in the order in which blocks take them. By one block, of which a thread takes some strides of nodes at a
-// time, and the windows of the tiles that begin there.
+// All windows in the order in which blocks take them, twice (tile_geometry.h). By one block, of which a thread takes
+// some strides of nodes at a time, and the windows of the tiles that begin there.
 constexpr int kOrderThreads = 512, kOrderItems = 4;
 __global__ void __launch_bounds__(kOrderThreads)
     windows_kernel(const int* tiles, int strides, int nodes, int4* windows) {
@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kOrderThreads)
   __syncthreads();
   const WindowCounts all = total(own);
 
-  const unsigned room = window_blocks(strides);
+  const unsigned room = window_blocks(strides), used = min(all.before + all.among + all.after, room);
+  const unsigned last_begin = 2 * room - used;               // of those that end with the last place
   WindowCounts next{0, all.before, all.before + all.among};  // places
   for_all([&](int first) {
     WindowCounts places, round;
@@ -87,20 +88,20 @@ __global__ void __launch_bounds__(kOrderThreads)
       const int size = window_rows(end - begin);
       unsigned& place = count_in(places, begin, end);
       for (int row = begin; row < end && place < room; row += size) {
-        windows[place++] = {begin, end, row, min(size, end - row)};
+        windows[place] = windows[place + last_begin] = {begin, end, row, min(size, end - row)};
+        ++place;
       }
     });
   });
-  const unsigned used = all.before + all.among + all.after;
-  for (unsigned i = used + threadIdx.x; i < room; i += kOrderThreads) windows[i] = {};
+  for (unsigned i = used + threadIdx.x; i < last_begin; i += kOrderThreads) windows[i] = {};
 }
 
 // The masks of the rows of the block's window, or of its columns.
 __global__ void __launch_bounds__(tile::kThreads) masks_kernel(const __grid_constant__ Attention a, int* masks) {
   using namespace tile;
   __shared__ EdgeMask mask;
-  BlockWindow w;
-  if (!read_window<WindowOrder::from_first>(a, w)) return;
+  const BlockWindow w = window_of(a, __ldg(window_at<WindowOrder::from_first>(a, static_cast<int>(blockIdx.x))));
+  if (w.count <= 0) return;
   const Range edges = EdgeMask::edges_of_row(blockIdx.y == 0 ? a.rowptr : a.colptr, a.num_edges, w);
   (blockIdx.y == 0 ? a.col : a.row).typed([&](const auto* ind) { mask.fill(edges, ind, w); });
   __syncthreads();
@@ -129,8 +130,9 @@ cudaError_t make_masks(const MakeMasks& t, cudaStream_t stream) {
   a.row = t.row;
   a.num_dst = a.num_src = t.num_nodes;
   a.num_edges = t.num_edges;
+  a.num_tiles = tile::boundaries_of(t.num_nodes) - 1;
   a.windows = t.windows;
-  const dim3 blocks(tile::blocks_of(tile::boundaries_of(t.num_nodes) - 1), t.colptr.data == nullptr ? 1 : 2);
+  const dim3 blocks(static_cast<unsigned>(tile::window_blocks(a.num_tiles)), t.colptr.data == nullptr ? 1 : 2);
   masks_kernel<<<blocks, tile::kThreads, 0, stream>>>(a, t.masks);
   return cudaGetLastError();
 }

@@ -150,8 +150,10 @@ void make_windows(const int* tiles, int nodes, int* windows) {
       }
     }
   }
-  for (const Window& w : found) {
-    windows = std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, windows);
+  for (int* to : {windows, windows + (2 * room - found.size()) * kWindowWords}) {
+    for (const Window& w : found) {
+      to = std::copy_n(std::array{w.begin, w.end, w.first, w.count}.begin(), kWindowWords, to);
+    }
   }
 }
 
