@@ -219,8 +219,9 @@ class Collate {
       }
     }
     cooperative_groups::this_grid().sync();
-    int64_t before = 0;  // runs of graphs before
-    for (int i = 0; i < *w_.num_left; ++i) {
+    int64_t before = 0;  // runs of graphs before; no more than that, if no two graphs have the same edges
+    const int64_t most = ceil_div(edges_, kWarpEdges) + *w_.num_left;
+    for (int i = 0; i < *w_.num_left && before <= most; ++i) {
       before += write_runs(first_node(w_.left[i]), first_node(w_.left[i] + 1), before);
     }
   }
@@ -259,8 +260,8 @@ class Collate {
     return true;
   }
 
-  // Where a graph's edges go. With self-loops, some are kept from going out of bounds: nothing is written there,
-  // whatever the numbers are that were given.
+  // Where a graph's edges go. Without self-loops places are below its number of edges, whatever the numbers are that
+  // were given; with them, each is checked against the room.
   struct Out {
     K *row, *perm, *col, *eid;  // from the graph's first on
     K node, edge, old_edge;     // its first ones, with self-loops and without

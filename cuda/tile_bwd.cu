@@ -149,11 +149,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
   auto& [masks, grads, queries, chunks] = stages;
-  const auto start_next = [&] {
-    __syncthreads();  // nobody looks at what there was
-    turn.go_on();
-    if (turn) stages.start(a, g, turn.window(), h);
-  };
+  const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
   RowTerms row[S::kHeads][2];
@@ -236,14 +232,14 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
         }
         if (kNeedsDots) weights.set(s, grad[k], keys);
       }
-      if (kSeveral && (left & (left - 1)) == 0) start_next();
+      if (kSeveral && (left & (left - 1)) == 0) turn.go_on(start);
       if (kNeedsDots && joins) {
         start_product_nn<S>(grad[k], weights, keys, k);
         finish<S>(grad[k], weights);
       }
     });
   }
-  if (kSeveral && active == 0) start_next();
+  if (kSeveral && active == 0) turn.go_on(start);
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -273,11 +269,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
   auto& [masks, values, keys, chunks] = stages;
-  const auto start_next = [&](bool has_barrier) {
-    if (!has_barrier) __syncthreads();  // nobody looks at what there was
-    turn.go_on();
-    if (turn) stages.start(a, g, turn.window(), h);
-  };
+  const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int node[2] = {w.node(window_row(0)), w.node(window_row(1))};
   float src[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
@@ -349,7 +341,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
       if (joins) start_product_nn<S>(grad_value[k], value_weights, grads, k);
       chunks.release();
-      if (kSeveral && (left & (left - 1)) == 0) start_next(chunks.kHasBarrier);
+      if (kSeveral && (left & (left - 1)) == 0) turn.go_on(start);
       if (works && kNeedsDots) weights.set(s, grad[k], queries);
       if (joins) {
         if (kNeedsDots) start_product_nn<S>(grad[k], weights, queries, k);
@@ -357,7 +349,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
     });
   }
-  if (kSeveral && active == 0) start_next(false);
+  if (kSeveral && active == 0) turn.go_on(start);
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -413,11 +405,11 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
   constexpr int bytes = kStagesBytes<score, S>;
   static_assert(BackwardChunks<score, S, true>::kBytes == BackwardChunks<score, S, false>::kBytes);
   const Typed<typename S::T> typed{a};
-  const cudaError_t error = launch_tile<S>(tile_bwd_kernel<true, score, S, kPositions>, kTakesSeveral<S, kPositions>,
-                                           kBlocks<true, score, S, kPositions>, bytes, a, stream, typed, g);
+  const cudaError_t error = launch_tile<S, kPositions>(tile_bwd_kernel<true, score, S, kPositions>,
+                                                       kBlocks<true, score, S, kPositions>, bytes, a, stream, typed, g);
   if (error != cudaSuccess) return error;
-  return launch_tile<S, true>(tile_bwd_kernel<false, score, S, kPositions>, kTakesSeveral<S, kPositions>,
-                              kBlocks<false, score, S, kPositions>, bytes, a, stream, typed, g);
+  return launch_tile<S, kPositions, true>(tile_bwd_kernel<false, score, S, kPositions>,
+                                          kBlocks<false, score, S, kPositions>, bytes, a, stream, typed, g);
 }
 
 }  // namespace

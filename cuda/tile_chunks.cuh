@@ -18,13 +18,12 @@ class Chunks {
   static constexpr int kMatrices = kHasSecond ? 2 : 1;
 
  public:
-  static constexpr bool kHasBarrier = !kDouble;  // second(), and release() where that has something to do
   static constexpr int kBytes = (kDouble ? 2 : 1) * kMatrices * Chunk<S>::kBytes;
 
   __device__ __forceinline__ explicit Chunks(unsigned char* buffers) : buffers_(buffers) {}
 
-  // Goes on to a window, after the last chunk of the one before, whose second() and release() threads have passed.
-  // Starts to copy the tile's first chunk, if it is worth while before edges are known.
+  // Goes on to a window, after a barrier behind the last first() and, if there is one, second() and release() of the
+  // window before. Starts to copy the tile's first chunk, if it is worth while before edges are known.
   __device__ __forceinline__ void begin(const Rows<S>& first, const Rows<S>& second, const BlockWindow& w) {
     first_ = first;
     second_ = second;
@@ -34,7 +33,8 @@ class Chunks {
     start();
   }
 
-  // For compilers to know that all lanes agree on where chunks are, before each where there were windows before.
+  // For compilers to know that all lanes agree on where chunks are: before each one, in blocks that take several
+  // windows.
   __device__ __forceinline__ void agree() { turn_ = __shfl_sync(kAllLanes, turn_, 0); }
 
   // Of these chunks; what was copied before has arrived.

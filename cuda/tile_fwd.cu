@@ -98,11 +98,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
   auto& [masks, queries, chunks] = stages;
-  const auto start_next = [&](bool has_barrier) {
-    if (!has_barrier) __syncthreads();  // nobody looks at what there was
-    turn.go_on();
-    if (turn) stages.start(a, turn.window(), h);
-  };
+  const auto start = [&](const BlockWindow& next) { stages.start(a, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   Running<S> running[S::kHeads];
   float dst[S::kHeads][2], top[S::kHeads];
@@ -203,7 +199,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         }
       }
       const Chunk<S> values = kNeedsDots ? chunks.second() : keys;
-      if (kSeveral && (left & (left - 1)) == 0) start_next(chunks.kHasBarrier);
+      if (kSeveral && (left & (left - 1)) == 0) turn.go_on(start);
       if (works) {
         Weights<S> weights;
         weights.set(p, to.out, values);
@@ -213,7 +209,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     });
     if (works) is_first = false;
   }
-  if (kSeveral && active == 0) start_next(false);
+  if (kSeveral && active == 0) turn.go_on(start);
 
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
@@ -278,9 +274,9 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
     // Factors are for slopes of 0 to 1; for others there are the kernels that take all.
     const bool is_general = kHasFactors<score, S, false> && !(slope > 0 && slope <= 1);
     const auto launch = [&]<bool kPositions>() {
-      return launch_tile<S>(tile_fwd_kernel<score, S, kPositions>, kTakesSeveral<S, kPositions>,
-                            kBlocks<score, S, kPositions>, may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a,
-                            stream, Typed<typename S::T>{a}, outputs);
+      return launch_tile<S, kPositions>(tile_fwd_kernel<score, S, kPositions>, kBlocks<score, S, kPositions>,
+                                        may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream,
+                                        Typed<typename S::T>{a}, outputs);
     };
     return needs_positions(a) || is_general ? launch.template operator()<true>() : launch.template operator()<false>();
   });

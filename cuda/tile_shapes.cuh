@@ -45,11 +45,11 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
 // Whether anything depends on the place of an edge: the kernels' kPositions.
 inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
 
-// Launches a kernel over tiles and heads, whose last parameter is how its blocks share windows: with `several`, those
-// that are at work at a time, so many of each multiprocessor, take more than one. kDependent: see dependent.cuh.
-template <class S, bool kDependent = false, class Kernel, class... Arguments>
-cudaError_t launch_tile(Kernel kernel, bool several, int blocks_each, int shared_bytes, const Attention& a,
-                        cudaStream_t stream, const Arguments&... arguments) {
+// Launches a kernel over tiles and heads, of which a multiprocessor has so many blocks, and whose last parameter is how
+// they share windows. kDependent: see dependent.cuh.
+template <class S, bool kPositions, bool kDependent = false, class Kernel, class... Arguments>
+cudaError_t launch_tile(Kernel kernel, int blocks_each, int shared_bytes, const Attention& a, cudaStream_t stream,
+                        const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
   int multiprocessors = 0;
   cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
@@ -57,7 +57,7 @@ cudaError_t launch_tile(Kernel kernel, bool several, int blocks_each, int shared
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
   const int64_t room = window_blocks(a.num_tiles);
-  const Sharing sharing = Sharing::of(room, blocks_each * multiprocessors, several);
+  const Sharing sharing = Sharing::of(room, blocks_each * multiprocessors, kTakesSeveral<S, kPositions>);
   const dim3 grid(sharing.blocks, group_blocks<S>(room, a.heads));
   if constexpr (kDependent) {
     return launch_dependent(kernel, grid, kThreads, shared_bytes, stream, arguments..., sharing);

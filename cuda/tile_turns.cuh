@@ -7,8 +7,8 @@
 namespace dfgnn::cuda::tile {
 
 // How blocks share what there is room for: the first `at_once`, which are at work at a time, take every at_once-th
-// window of half of the room, which is what batches of tiles of more than a window fill, and the others one each, so
-// that all end at about the same time.
+// window of half of it, and the others one each, so that all end at about the same time. (Half of the room is filled,
+// as it is for two windows every 64 nodes, and no window has more of them.)
 struct Sharing {
   int at_once, rounds;
   unsigned blocks;
@@ -23,7 +23,7 @@ struct Sharing {
 // What others wait for are instructions, of which this takes some; and where something depends on the place of an edge,
 // registers are short.
 template <class S, bool kPositions>
-constexpr bool kTakesSeveral = sizeof(typename S::T) == 2 && S::kFeatures == 128 && !kPositions;
+constexpr bool kTakesSeveral = sizeof(typename S::T) == 2 && S::kHeadFeatures == 128 && !kPositions;
 
 // The windows of a block, one after another. With kSeveral the next one is known, and can be on its way, before what is
 // at work has ended.
@@ -55,11 +55,16 @@ class Turns {
     return window_of(a_, kSeveral ? windows_[left_ & 1] : first_);
   }
 
-  // Goes on, with kSeveral. All copies that were under way have arrived, and all threads have used the window.
-  __device__ __forceinline__ void go_on() {
+  // Goes on, with kSeveral, and calls start(window) where there is one more: empty ones come after all others. To be
+  // called when copies that were under way have arrived, by all threads, none of which looks at what is in shared
+  // memory.
+  template <class Start>
+  __device__ __forceinline__ void go_on(const Start& start) {
+    __syncthreads();
     place_ += step_;
     if (--left_ >= 0 && window().count <= 0) left_ = -1;
     fetch_next();
+    if (left_ >= 0) start(window());
   }
 
  private:

@@ -332,13 +332,23 @@ def _with_masks(g: Graph) -> Graph:
 
 
 def _may_choose_tile(g: Graph) -> bool:
-    """By bounds of what a block costs and a node saves, in edges (method.cpp). Where "resident" has
-    enough tiles, narrow heads are left to "tile", and float32's cosines; heads of odd sizes, too,
-    but for these each call then makes masks."""
+    """By bounds of what method.cpp has: no block costs less than 54 edges, no node saves more than
+    20. Where "resident" takes both passes, it leaves to "tile" what has 54 edges a block or more,
+    among it narrow heads, which save nothing on nodes, and, forward, float32's cosines, for which
+    a block costs 109 and a node saves 4.5. (Heads that it does not take are left to "tile" as well;
+    each call of these makes the masks that are not here.)"""
     edges, nodes, blocks = g.col.size(0), g.num_dst, g.tile_blocks
-    if g.tile_nodes >= 0 and nodes >= 300 * g.tile_nodes:
-        return 54 * blocks < edges or 218 * blocks < 2 * edges + 9 * nodes
+    if _resident_takes(g):
+        return 54 * blocks <= edges or 218 * blocks < 2 * edges + 9 * nodes
     return 54 * blocks < edges + 20 * nodes
+
+
+def _resident_takes(g: Graph) -> bool:
+    """Whether there are tiles enough for it, and the largest fits in shared memory (more or less
+    as ``backward_bytes`` of resident_geometry.h has it)."""
+    nodes, edge_bytes = g.tile_nodes, 64 * g.tile_batches
+    needed = max(128 * (nodes + 1), 3 * edge_bytes + 2 * nodes + 16) + 3 * edge_bytes + 9 * nodes
+    return nodes >= 0 and g.num_dst >= 300 * nodes and needed + 96 <= 232192
 
 
 def _may_be_sparse(g: Graph) -> bool:

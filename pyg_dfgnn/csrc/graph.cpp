@@ -148,6 +148,8 @@ Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, 
   const int64_t nodes = degrees.size(0), edges = local_perm.numel();
   TORCH_CHECK(ptr.numel() > (nodes > 0 ? 1 : 0), "ptr: expected the first node of each graph, then ", nodes, ", got ",
               ptr.numel(), " entries");
+  constexpr int64_t kMostGraphs = int64_t{1} << 30;
+  TORCH_CHECK(ptr.numel() <= kMostGraphs, "ptr: expected no more than ", kMostGraphs, " entries, got ", ptr.numel());
   TORCH_CHECK(nodes > 0 || edges == 0, "local_perm: expected no entries where there are no nodes, got ", edges);
   TORCH_CHECK(nodes < std::numeric_limits<int32_t>::max(), "degrees: expected fewer than 2^31 nodes, got ", nodes);
   check_device(local_perm, "local_perm", degrees.device());

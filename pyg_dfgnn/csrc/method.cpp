@@ -82,7 +82,8 @@ bool has_wide_heads(const Attention& attention) {
 // save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of small
 // heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times that, and nothing is saved on nodes; and of
 // several tiny ones, which lie beside zeros there, so many times more.
-// with_masks() of graph.py bounds them all: no block for less than 54, no node for more than 20.
+// _may_choose_tile() of graph.py bounds them all: no block for less than 54, no node for more than 20; and repeats
+// float32's forward cosines, the least of kBlockEdges, and kTiles[0].
 constexpr int64_t kSmallHead = 32, kTinyHead = 8;
 struct TileCost {
   double block, node;

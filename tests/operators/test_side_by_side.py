@@ -62,6 +62,7 @@ SIZES = {
     "empty": [0, 0],
     "large": [700],
     "many": [(7 * i) % 30 for i in range(600)],
+    "mixed": [30, 700, 5, 64],
     "none": [],
     "one": [33],
 }
@@ -72,9 +73,27 @@ SIZES = {
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("name", SIZES)
 def test_structure(name, density, dtype, self_loops, device):
-    if name == "large" and (dtype == torch.int16 or density == 1.0):
+    if max(SIZES[name], default=0) == 700 and (dtype == torch.int16 or density == 1.0):
         density /= 10  # of 65535 edges
     check(SIZES[name], random_edges(SIZES[name], density, 0.2, 0), dtype, self_loops, device)
+
+
+def star(nodes: int, hub_loop: bool) -> Tensor:
+    """A node joined to all others, both ways."""
+    others = torch.arange(1, nodes)
+    from_hub, to_hub = torch.stack([0 * others, others]), torch.stack([others, 0 * others])
+    return torch.cat([torch.zeros(2, int(hub_loop), dtype=torch.long), to_hub, from_hub], 1)
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("hub_loop", [False, True])
+def test_hubs(hub_loop, self_loops, device):
+    """Beside graphs without: those of few edges, of which one node has more than others take."""
+    sizes = [20, 600, 3, 2500, 50, 400]
+    graphs = random_edges(sizes, 0.01, 0.2, 0)
+    for i in (1, 3, 5):
+        graphs[i] = star(sizes[i], hub_loop)
+    check(sizes, graphs, torch.int32, self_loops, device)
 
 
 @hypothesis.given(

@@ -111,7 +111,7 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   const c10::cuda::CUDAGuard guard(rowptr.device());
   const int64_t nodes = rowptr.numel() - 1;
   const int64_t boundaries = cuda::tile::boundaries_of(nodes), masked = cuda::tile::size_with_masks(nodes);
-  const int64_t list = tiles.numel() - boundaries;  // entries of it, which stays behind
+  const int64_t list = tiles.numel() - boundaries;  // entries of the list of tiles, which is kept behind masks
   const auto result = at::empty({masked + list}, tiles.options().dtype(at::kInt));
   const auto* from = tiles.const_data_ptr<int>();
   auto* to = result.mutable_data_ptr<int>();
