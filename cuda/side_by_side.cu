@@ -16,7 +16,7 @@ namespace {
 constexpr int kBlocks = 4;             // on a multiprocessor
 constexpr int kChipBytes = 55 * 1024;  // of a graph on chip
 constexpr int kLoads = 8;              // of a thread under way
-constexpr int kMostSteps = 256;        // of lanes over a node's edges: more are a hub's
+constexpr int kMostSteps = 64;         // of lanes over a node's edges: more are a hub's
 constexpr int kWarpEdges = 256;        // in a row, so that the warp looks for its first node only once
 
 template <class K>
