@@ -51,13 +51,16 @@ template <class S, bool kPositions, bool kDependent = false, class Kernel, class
 cudaError_t launch_tile(Kernel kernel, int blocks_each, int shared_bytes, const Attention& a, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
-  int multiprocessors = 0;
-  cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
-  if (error != cudaSuccess) return error;
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
   const int64_t room = window_blocks(a.num_tiles);
-  const Sharing sharing = Sharing::of(room, blocks_each * multiprocessors, kTakesSeveral<S, kPositions>);
+  Sharing sharing = Sharing::one_each(room);
+  if constexpr (kTakesSeveral<S, kPositions>) {
+    int multiprocessors = 0;
+    error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
+    if (error != cudaSuccess) return error;
+    sharing = Sharing::several(room, blocks_each * multiprocessors);
+  }
   const dim3 grid(sharing.blocks, group_blocks<S>(room, a.heads));
   if constexpr (kDependent) {
     return launch_dependent(kernel, grid, kThreads, shared_bytes, stream, arguments..., sharing);

@@ -13,8 +13,9 @@ struct Sharing {
   int at_once, rounds;
   unsigned blocks;
 
-  static Sharing of(int64_t room, int at_once, bool several) {
-    const int rounds = several && room >= 4 * at_once ? static_cast<int>(room / (2 * at_once)) : 1;
+  static Sharing one_each(int64_t room) { return {1, 1, static_cast<unsigned>(room)}; }
+  static Sharing several(int64_t room, int at_once) {
+    const int rounds = room >= 4 * at_once ? static_cast<int>(room / (2 * at_once)) : 1;
     return {at_once, rounds, static_cast<unsigned>(room - static_cast<int64_t>(rounds - 1) * at_once)};
   }
 };
