@@ -44,35 +44,43 @@ inline size_t forward_scratch_bytes(const Attention& a, const RowUnits& units) {
                              : UnitScratch<float>::bytes(units, a.heads, forward_slot_width(a));
 }
 
-// The same for the slices of a long row that a block's warps take (row_blocks.cuh), added up by the block itself.
+// The same for the slices of a long row that a block's warps take: adds up those of `count` heads from `first_head` on,
+// which piece_of(w) has of warp w. All threads come, when the pieces are there.
+template <class T, class PieceOf>
+__device__ __forceinline__ void add_up_slices(const Typed<T>& a, const Outputs& outputs, int row, int first_head,
+                                              int count, int warps, const PieceOf& piece_of) {
+  using A = typename Typed<T>::A;
+  __syncthreads();
+  const int64_t first = a.scalar(row, first_head);
+  auto* out = static_cast<T*>(outputs.out) + first * a.head_dim;
+  for (int t = threadIdx.x; t < count * a.head_dim; t += warps * kWarp) {
+    const int h = t / a.head_dim, f = t - h * a.head_dim, begin = h * forward_slot_width(a);
+    A row_max = -INFINITY, sum = A(0), x = A(0);
+#pragma unroll
+    for (int w = 0; w < warps; ++w) row_max = max(row_max, piece_of(w)[begin + a.head_dim]);
+#pragma unroll
+    for (int w = 0; w < warps; ++w) {
+      const A* piece = piece_of(w) + begin;
+      const A share = exp_difference(piece[a.head_dim], row_max);
+      sum += share * piece[a.head_dim + 1];
+      x += share * piece[f];
+    }
+    out[t] = from_accumulate<T>(sum == A(0) ? A(0) : x / sum);
+    if (f == 0) static_cast<A*>(outputs.lse)[first + h] = row_max + log(sum);
+  }
+  __syncthreads();
+}
+
+// Room for the slices of blocks by row_blocks.cuh.
 template <class S>
 class ForwardSlices {
  public:
   using A = typename S::A;
 
   __device__ __forceinline__ A* own() { return pieces_[threadIdx.x / kWarp]; }
-
-  // All threads come, when their warps' pieces are there; stores `count` heads of the row from `first_head` on.
   __device__ __forceinline__ void add_up(const Typed<typename S::T>& a, const Outputs& outputs, int row, int first_head,
                                          int count) {
-    __syncthreads();
-    const int64_t first = a.scalar(row, first_head);
-    auto* out = static_cast<typename S::T*>(outputs.out) + first * a.head_dim;
-    for (int t = threadIdx.x; t < count * a.head_dim; t += RowPlan::kThreads) {
-      const int h = t / a.head_dim, f = t - h * a.head_dim, begin = h * forward_slot_width(a);
-      A row_max = -INFINITY, sum = A(0), x = A(0);
-#pragma unroll
-      for (const auto& piece : pieces_) row_max = max(row_max, piece[begin + a.head_dim]);
-#pragma unroll
-      for (const auto& piece : pieces_) {
-        const A share = exp_difference(piece[begin + a.head_dim], row_max);
-        sum += share * piece[begin + a.head_dim + 1];
-        x += share * piece[begin + f];
-      }
-      out[t] = from_accumulate<typename S::T>(sum == A(0) ? A(0) : x / sum);
-      if (f == 0) static_cast<A*>(outputs.lse)[first + h] = row_max + log(sum);
-    }
-    __syncthreads();
+    add_up_slices(a, outputs, row, first_head, count, RowPlan::kWarps, [&](int w) { return pieces_[w]; });
   }
 
  private:

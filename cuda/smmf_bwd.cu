@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "gradient_sides.cuh"
+#include "run_gradient.cuh"
 #include "shapes.cuh"
 
 namespace dfgnn::cuda {
@@ -10,6 +11,9 @@ namespace {
 template <Side side, Score score, class S>
 cudaError_t launch_gradients(const Attention& a, const Gradients& g, void* workspace, cudaStream_t stream) {
   const Pass<side> pass{a, g};
+  if constexpr (kHasRuns<S>) {
+    if (gradients_go_by_runs<side, S>(a)) return launch_gradient_runs<side, score, S>(a, g, workspace, stream);
+  }
   auto* kernel = gradients_kernel<side, score, S>;
   decltype(kernel) own = nullptr;
   if constexpr (S::kGroups > 1) {
@@ -29,6 +33,13 @@ cudaError_t launch_gradients(const Attention& a, const Gradients& g, void* works
     }
     return launch_units(units, a, pass.num_own(), blocks, scratch.counters, stream, kernel, nullptr, launch);
   });
+}
+
+template <Side side, Score score, class S>
+size_t workspace_of_side(const Attention& a) {
+  if (gradients_go_by_runs<side, S>(a)) return gradient_runs_workspace<side, score>(a);
+  const int64_t num_own = side == Side::rows ? a.num_dst : a.num_src;
+  return plan_side<side, score>(a).need_scratch(num_own, a.num_edges) ? scratch_bytes<side, score, S>(a) : 0;
 }
 
 template <Score score, class S>
@@ -51,9 +62,7 @@ bool smmf_bwd_supports(Type type, int head_dim) {
 size_t smmf_bwd_workspace(const Attention& a) {
   size_t bytes = 0;
   for_score_and_shape(a, [&]<Score score, class S>() {
-    const bool needs_some = plan_side<Side::rows, score>(a).need_scratch(a.num_dst, a.num_edges) ||
-                            plan_side<Side::columns, score>(a).need_scratch(a.num_src, a.num_edges);
-    if (needs_some) bytes = std::max(scratch_bytes<Side::rows, score, S>(a), scratch_bytes<Side::columns, score, S>(a));
+    bytes = std::max(workspace_of_side<Side::rows, score, S>(a), workspace_of_side<Side::columns, score, S>(a));
     return cudaSuccess;
   });
   return bytes;

@@ -6,6 +6,7 @@
 // narrow_forward.cuh.
 #include "cosine_rows.cuh"
 #include "narrow_forward.cuh"
+#include "run_forward.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
 #include "softmax_rows.cuh"
@@ -314,11 +315,21 @@ bool goes_by_blocks(const Attention& a) {
          !(on_tensor_cores && a.num_edges * a.heads >= kWorthTensorCores);
 }
 
+// The same of short rows and wide heads.
+template <class S>
+bool goes_by_runs(const Attention& a) {
+  return kHasRuns<S> && has_runs(a.num_dst, a.num_edges);
+}
+
 }  // namespace
 
 size_t smmf_fwd_workspace(const Attention& a) {
   size_t bytes = 0;
   for_score_and_shape(a, [&]<Score score, class S>() {
+    if (goes_by_runs<S>(a)) {
+      bytes = forward_runs_workspace(a);
+      return cudaSuccess;
+    }
     const RowUnits units = plan_forward(a);
     const bool may_be_inexact = goes_by_softmax_rows<score, S>(a) && tensor_rows<S>(a.head_dim);
     const bool needs_some = may_be_inexact || units.need_scratch(a.num_dst, a.num_edges);
@@ -334,6 +345,9 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
     using T = typename S::T;
     using A = typename S::A;
     const unsigned blocks = head_blocks<S>(a.heads);
+    if constexpr (kHasRuns<S>) {
+      if (goes_by_runs<S>(a)) return launch_forward_runs<score, S>(a, outputs, workspace, stream);
+    }
     if constexpr (!S::kLoop) {
       if (goes_by_blocks<score, S>(a)) {
         const RowPlan plan = plan_few_edges(a.num_dst, kWarp / lanes_of_heads<S>(a.heads));

@@ -6,6 +6,7 @@
 
 #include "../../cuda/resident_geometry.h"
 #include "../../cuda/row_geometry.h"
+#include "../../cuda/run_geometry.h"
 #include "../../cuda/tile_geometry.h"
 
 namespace dfgnn {
@@ -52,9 +53,12 @@ bool resident_can_run(const Attention& attention, Pass pass) {
 // dot products where memory is what counts. Where rows are long by rows_are_long(), pmf's passes gather the rows of one
 // matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like;
 // bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
-// lanes, in smmf only.
+// lanes, in smmf only. So do runs of short rows where edges are few (run_geometry.h; Pubmed-like, float32, with the
+// forward pass 128 to 113 µs in CUDA graphs); of fewer rows pmf's backward pass is the faster one in float32 (Cora- and
+// Citeseer-like 38 and 38 instead of 40 and 40 µs, additive scores 25 and 26 instead of 27 and 30).
 constexpr int64_t kLongRow = 16;  // edges, on average
 constexpr int64_t kManyRows = 1 << 15;
+constexpr int64_t kRunRows = 1 << 13;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
 constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
@@ -163,7 +167,9 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kLongRow * rows;
-  return is_near && bytes != 2 && !short_rows;
+  const bool by_runs =
+      rows >= kRunRows && cuda::has_runs(rows, edges) && cuda::runs_take_heads(bytes, attention.head_dim());
+  return is_near && bytes != 2 && !short_rows && !by_runs;
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {

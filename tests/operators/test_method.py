@@ -134,6 +134,7 @@ def test_long_rows(log, other, expected):
 
 LONG = {"num_edges": 1 << 20, "num_rows": 1 << 15}  # 32 edges a row, where 64 are very long
 HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
+RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "head_dim": 128}
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,13 @@ HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128, "score": "additive"}, "pmf"),
         ({"num_edges": 16 << 15, "num_rows": 1 << 15}, "pmf"),
         ({"num_edges": 15 << 15, "num_rows": 1 << 15}, "smmf"),  # many short rows
+        (RUNS, "smmf"),  # few edges in short rows, a warp for several
+        (RUNS | {"score": "additive"}, "smmf"),
+        (RUNS | {"num_edges": 1 << 16, "num_rows": 8191}, "pmf"),
+        (RUNS | {"num_edges": 12 << 13}, "pmf"),
+        (RUNS | {"head_dim": 32}, "pmf"),
+        (RUNS | {"head_dim": 260}, "pmf"),
+        (RUNS | {"dtype": "float64"}, "pmf"),
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 256}, "pmf"),  # many features
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),

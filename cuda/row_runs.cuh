@@ -1,0 +1,285 @@
+// Graphs of few edges, whose kernels wait for memory and for exchanges between lanes: a warp takes a run of short rows
+// and goes over their entries (edges) in batches of whole rows, an entry a lane where there is a number of each, and
+// all lanes for a row of features, of which several are in flight whatever rows of the graph they are for. A long row
+// is shared by the warps of a block, a very long one cut into pieces (row_units.cuh).
+#pragma once
+
+#include <algorithm>
+
+#include "row_groups.cuh"
+#include "row_units.cuh"
+#include "run_geometry.h"
+
+namespace dfgnn::cuda {
+
+struct RunPlan {
+  static constexpr int kMostRows = 4;
+  static constexpr int kLong = kWarp + 1;  // entries from which on all warps of a block share a row
+
+  int rows, warps;                // of a warp, of a block
+  unsigned piece_blocks, blocks;  // the first blocks take pieces
+  RowUnits units;                 // says which pieces there are: of rows of more entries than a segment
+};
+
+// Blocks of few warps, each of which holds up no more than these with its longest row; of few rows, for which there are
+// multiprocessors enough, twice as many, which share long rows, and all rows at a time. A slot of a piece has
+// `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
+inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest) {
+  constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;
+  RunPlan plan{};
+  plan.warps = num_rows < kManyRows ? 8 : 4;
+  plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? 2 : RunPlan::kMostRows;
+  int64_t& segment = plan.units.segment;
+  segment = kLeast;
+  while (2 * (num_entries / segment) * numbers * 4 > kSlotBytes) segment *= 2;
+  const bool has_pieces = num_entries > segment && (longest < 0 || longest > segment);
+  if (has_pieces) plan.units.segments = static_cast<unsigned>((num_entries + segment - 1) / segment);
+  plan.piece_blocks = (plan.units.segments + plan.warps - 1) / plan.warps;
+  const int64_t rows_per_block = plan.warps * plan.rows;
+  plan.blocks = plan.piece_blocks + static_cast<unsigned>((num_rows + rows_per_block - 1) / rows_per_block);
+  return plan;
+}
+
+template <class S>
+constexpr bool kHasRuns = !S::kLoop && runs_take_heads(sizeof(typename S::T), S::kFeatures);
+
+// A row of features over all lanes of a warp.
+template <class S>
+using WarpShape = Shape<typename S::T, (S::kFeatures < kWarp * S::kVec ? S::kFeatures / kWarp : S::kVec), kWarp,
+                        (S::kFeatures < kWarp * S::kVec ? 1 : S::kFeatures / (kWarp * S::kVec))>;
+
+// Rows in flight of kMatrices matrices: 32 numbers a lane at the most.
+template <class S, int kMatrices>
+constexpr int kRunRows = std::min(8, 32 / (kMatrices * WarpShape<S>::kVec * WarpShape<S>::kSteps));
+
+// Registers of a thread: with 96, five blocks of four warps run on a multiprocessor. Scores whose src is the value too
+// need more, as do many features.
+template <Score score, class S>
+constexpr int kRunRegisters = S::kFeatures > 128 || score == Score::cosine || score == Score::additive_v2 ? 128 : 96;
+
+// A lane's entry of a batch; past the last, that one again.
+struct RunEntry {
+  int count;         // of the batch,
+  unsigned ends;     // where its rows end: a bit each;
+  int begin, last;   // of the lane's row,
+  int row, node;     // its number in the run; the entry's other node, or kNoNode,
+  int64_t position;  // and its place in the compressed form
+};
+
+// The rows of a run, one a lane, and the batches of their entries: of those that are not long.
+class RunRows {
+ public:
+  // The lane's row, as far as there is one, has entries [begin, begin + size).
+  __device__ __forceinline__ RunRows(int begin, int size, bool is_row)
+      : begin_(begin), size_(size < RunPlan::kLong ? size : 0), end_(size_) {
+    empty_ = __ballot_sync(kAllLanes, is_row && size == 0);
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int apart = 1; apart < RunPlan::kMostRows; apart *= 2) {
+      const int below = __shfl_up_sync(kAllLanes, end_, apart);
+      if (lane >= apart) end_ += below;
+    }
+    total_ = __shfl_sync(kAllLanes, end_, RunPlan::kMostRows - 1);
+    if (lane >= RunPlan::kMostRows) end_ = total_;
+  }
+
+  __device__ __forceinline__ unsigned empty_rows() const { return empty_; }  // a bit each
+  __device__ __forceinline__ bool any_left() const { return done_ < total_; }
+
+  // The lane's entry of the next batch. begins: memory of the warp, for as many as there are lanes.
+  __device__ __forceinline__ RunEntry next(const Index& others, int64_t num_others, int2* begins) {
+    const int lane = threadIdx.x % kWarp, begin = end_ - size_ - done_;
+    const bool fits = end_ <= done_ + kWarp, is_here = size_ > 0 && begin >= 0 && fits;
+    const int behind = __shfl_sync(kAllLanes, end_, __popc(__ballot_sync(kAllLanes, fits)) - 1);
+    const unsigned all_begins = __reduce_or_sync(kAllLanes, is_here ? 1u << begin : 0u);
+    if (is_here) begins[begin] = {lane, begin_};
+    __syncwarp();
+    RunEntry entry;
+    entry.count = behind - done_;
+    done_ = behind;
+    const int t = min(lane, entry.count - 1);
+    const unsigned up_to_here = (2u << t) - 1, after = all_begins & ~up_to_here;
+    entry.begin = kWarp - 1 - __clz(all_begins & up_to_here);
+    entry.last = after ? __ffs(after) - 2 : entry.count - 1;
+    entry.ends = all_begins >> 1 | 1u << (entry.count - 1);
+    const int2 row = begins[entry.begin];
+    entry.row = row.x;
+    entry.position = row.y + (t - entry.begin);
+    entry.node = checked_node(others[entry.position], num_others);
+    return entry;
+  }
+
+ private:
+  int begin_, size_, end_, total_, done_ = 0;
+  unsigned empty_;
+};
+
+// The lane's of at most kWarp entries of one row, from `first` on.
+__device__ __forceinline__ RunEntry entry_of_row(const Index& others, int64_t num_others, int64_t first, int64_t end) {
+  RunEntry entry{};
+  entry.count = static_cast<int>(min(end - first, int64_t{kWarp}));
+  entry.last = entry.count - 1;
+  entry.position = first + min(static_cast<int>(threadIdx.x) % kWarp, entry.last);
+  entry.node = checked_node(others[entry.position], num_others);
+  return entry;
+}
+
+// A warp's shared memory: what lanes exchange of a batch, and kOwn rows of features that each row of the run has; then,
+// of a slice of a long row, kSums numbers for the block.
+template <class S, int kOwn, int kSums, int kInFlight>
+class RunBatch {
+ public:
+  using W = WarpShape<S>;
+  using A = typename S::A;
+  using Rows = Packed<W>[kInFlight];
+
+  // Of a warp that has runs of so many rows: blocks take less than what they get without asking (48 KiB).
+  __host__ __device__ static constexpr int bytes(int rows) {
+    const int own = rows * kOwnBytes, sums = (kSums * static_cast<int>(sizeof(A)) + 15) / 16 * 16;
+    return static_cast<int>(sizeof(Lanes)) + (own > sums ? own : sums);
+  }
+
+  // In the memory of the block, whose warps have runs of so many rows.
+  __device__ __forceinline__ RunBatch(void* memory, int rows)
+      : first_(static_cast<char*>(memory)), stride_(bytes(rows)) {}
+
+  __device__ __forceinline__ int2* begins() const { return lanes().begins; }
+  __device__ __forceinline__ void put_weight(A weight) const { lanes().weights[lane()] = weight; }
+
+  __device__ __forceinline__ void put(const RunEntry& entry) const {
+    lanes().nodes[lane()] = max(entry.node, 0);
+    lanes().places[lane()] = entry.row * kOwnBytes;
+    __syncwarp();
+  }
+
+  // Where the row of entry t has its features, and which one of the run it is.
+  __device__ __forceinline__ int place(int t) const { return lanes().places[t]; }
+  __device__ __forceinline__ static int number(int place) { return place / kOwnBytes; }
+
+  // The lane's share of those.
+  template <int k>
+  __device__ __forceinline__ Packed<W>& own(int place) const {
+    return reinterpret_cast<Packed<W>*>(area(threadIdx.x / kWarp) + place)[k * kWarp + lane()];
+  }
+  template <int k>
+  __device__ __forceinline__ Packed<W>& own_of_row(int row) const {
+    return own<k>(row * kOwnBytes);
+  }
+
+  // A warp's sums of a slice; the warp itself may write them once it needs its own rows no more.
+  __device__ __forceinline__ A* sums(int warp) const { return reinterpret_cast<A*>(area(warp)); }
+  __device__ __forceinline__ A* sums() const { return sums(threadIdx.x / kWarp); }
+
+  // The numbers of entries [first, first + kInFlight) that lanes have put there.
+  __device__ __forceinline__ void take_places(int (&places)[kInFlight], int first) const {
+    take(places, lanes().places + first);
+  }
+  __device__ __forceinline__ void take_weights(A (&weights)[kInFlight], int first) const {
+    take(weights, lanes().weights + first);
+  }
+
+  // Starts to load those entries' rows.
+  __device__ __forceinline__ void load(Rows& packed, int first, const RowReader<W>& row) const {
+    int nodes[kInFlight];
+    take(nodes, lanes().nodes + first);
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) packed[u] = row(nodes[u]);
+  }
+
+ private:
+  struct alignas(16) Lanes {
+    int nodes[kWarp], places[kWarp];
+    A weights[kWarp];
+    int2 begins[kWarp];
+  };
+  // Where a row has no features of its own, its place is its number.
+  static constexpr int kOwnBytes = kOwn > 0 ? kOwn * kWarp * static_cast<int>(sizeof(Packed<W>)) : 1;
+
+  // As few loads as there can be: the memory is aligned, which compilers cannot know.
+  template <class N>
+  __device__ __forceinline__ static void take(N (&numbers)[kInFlight], const N* from) {
+    constexpr int kAtOnce = kInFlight < 4 ? kInFlight : 4;
+    using Some = std::conditional_t<kAtOnce == 4, uint4, std::conditional_t<kAtOnce == 2, uint2, uint32_t>>;
+    static_assert(sizeof(N) == 4);
+#pragma unroll
+    for (int u = 0; u < kInFlight; u += kAtOnce) {
+      const Some some = *reinterpret_cast<const Some*>(from + u);
+#pragma unroll
+      for (int x = 0; x < kAtOnce; ++x) numbers[u + x] = reinterpret_cast<const N*>(&some)[x];
+    }
+  }
+
+  __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
+  __device__ __forceinline__ Lanes& lanes() const {
+    return *reinterpret_cast<Lanes*>(first_ + threadIdx.x / kWarp * stride_);
+  }
+  __device__ __forceinline__ char* area(int warp) const { return first_ + warp * stride_ + sizeof(Lanes); }
+
+  char* first_;
+  int stride_;
+};
+
+// Of lanes that form runs, each with lanes [begin, last] of one: x combined over the run, in all of its lanes.
+template <class A, class Combine>
+__device__ __forceinline__ A over_run(A x, int begin, int last, const Combine& combine) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int apart = 1; apart < kWarp; apart *= 2) {
+    const A below = __shfl_up_sync(kAllLanes, x, apart);
+    if (lane - apart >= begin) x = combine(below, x);
+  }
+  return __shfl_sync(kAllLanes, x, last);
+}
+
+// Leaves a warp's sums, a row over its lanes, as numbers.
+template <class W>
+__device__ __forceinline__ void put_numbers(typename W::A* numbers, const Fragment<W>& sum, int features,
+                                            typename W::A factor = 1) {
+#pragma unroll
+  for (int x = 0; x < Fragment<W>::kSize; ++x) {
+    const int f = (x / W::kVec * kWarp + static_cast<int>(threadIdx.x) % kWarp) * W::kVec + x % W::kVec;
+    if (f < features) numbers[f] = sum.x[x] * factor;
+  }
+}
+
+// Calls work.piece(row, entries, slot) with the pieces of very long rows; work.share(row, entries), all warps of a
+// block, with slices of its long rows; and work.run(first, count, rows) with the run of a warp.
+template <class Work>
+__device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int64_t num_entries, const RunPlan& plan,
+                                         Work& work) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  if (blockIdx.x < plan.piece_blocks) {
+    const unsigned segment = blockIdx.x * plan.warps + warp;
+    if (segment >= plan.units.segments) return;
+    const int64_t begin = segment * plan.units.segment, end = min(begin + plan.units.segment, num_entries);
+    const int64_t first = warp_find_row(ptr, num_rows, begin), second = warp_find_row(ptr, num_rows, end - 1);
+#pragma unroll 1
+    for (int64_t row = first;; row = second) {
+      const Range all = row_range(ptr, row, num_entries);
+      if (all.size() > plan.units.segment) {
+        const Range entries{max(all.begin, begin), min(all.end, end)};
+        work.piece(static_cast<int>(row), entries, 2 * static_cast<int64_t>(segment) + (all.begin > begin));
+      }
+      if (row == second) return;
+    }
+  }
+  const int rows_per_block = plan.warps * plan.rows;  // a lane looks at each
+  const int first = static_cast<int>(blockIdx.x - plan.piece_blocks) * rows_per_block;
+  Range entries{0, 0};
+  if (lane < rows_per_block && first + lane < num_rows) entries = row_range(ptr, first + lane, num_entries);
+  const int begin = static_cast<int>(entries.begin), size = static_cast<int>(entries.size());
+  const bool is_shared = size >= RunPlan::kLong && (plan.units.segments == 0 || size <= plan.units.segment);
+#pragma unroll 1
+  for (unsigned left = __ballot_sync(kAllLanes, is_shared); left != 0; left &= left - 1) {
+    const int r = __ffs(left) - 1, all = __shfl_sync(kAllLanes, size, r);
+    const int slice = (all + plan.warps - 1) / plan.warps;
+    const int64_t row_begin = __shfl_sync(kAllLanes, begin, r);
+    work.share(first + r, Range{row_begin + min(warp * slice, all), row_begin + min((warp + 1) * slice, all)});
+  }
+  const int own = warp * plan.rows, from = min(own + lane, kWarp - 1);
+  const int count = min(max(static_cast<int>(num_rows) - first - own, 0), plan.rows);
+  const int own_begin = __shfl_sync(kAllLanes, begin, from), own_size = __shfl_sync(kAllLanes, size, from);
+  work.run(first + own, count, RunRows(own_begin, lane < count ? own_size : 0, lane < count));
+}
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,277 @@
+// SMMF's gradients by rows or by columns of a graph of few edges, by runs of rows (row_runs.cuh): the rows that an
+// entry needs are gathered once, and go into its dot products and the sums while they are in registers.
+#pragma once
+
+#include "gradient_pass.cuh"
+#include "row_runs.cuh"
+
+namespace dfgnn::cuda {
+
+template <Side side, Score score, class S>
+class RunGradient {
+ public:
+  using W = WarpShape<S>;
+  using T = typename S::T;
+  using A = typename S::A;
+  static constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
+  // Where src is the value too, it is gathered once by the rows and held once by the columns.
+  static constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
+  static constexpr bool kLoadsOthers = !kAdditive, kLoadsValues = !kShared || !kRows;
+  static constexpr bool kHasOwn = !kAdditive, kHasOwnValue = !kShared || kRows;
+  static constexpr int kOwn = kHasOwn + kHasOwnValue, kOwnValue = kHasOwn && kHasOwnValue ? 1 : 0;
+  static constexpr int kInFlight = kRunRows<S, kLoadsOthers + kLoadsValues>;
+  using Batch = RunBatch<S, kOwn, slot_width<side, score>(S::kFeatures), kInFlight>;
+
+  __device__ __forceinline__ RunGradient(const Typed<T>& a, const Gradients& g, const Batch& batch, A* slots)
+      : a_(a),
+        g_(g),
+        pass_{a_, g_},
+        dropout_(a),
+        batch_(batch),
+        slots_(slots),
+        other_row_(a, pass_.other(), h_, lane_),
+        other_value_row_(a, pass_.other_value(), h_, lane_),
+        pair_(a, h_, lane_) {}
+
+  __device__ __forceinline__ void run(int first, int count, RunRows rows) {
+    const RowNumbers numbers = take_rows<RunPlan::kMostRows>(first, count);
+    // Of all rows, long ones too, and here alone: slices add delta up in another order.
+    if (kRows && lane_ < count) static_cast<A*>(g_.delta)[a_.scalar(first + lane_, h_)] = numbers.delta;
+    for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) {
+      store(first + __ffs(empty) - 1, Sums{});
+      if (kAdditive && lane_ == 0) static_cast<A*>(pass_.grad())[a_.scalar(first + __ffs(empty) - 1, h_)] = A(0);
+    }
+#pragma unroll 1
+    while (rows.any_left()) {
+      const RunEntry entry = rows.next(pass_.others(), pass_.num_others(), batch_.begins());
+      const RowNumbers own{__shfl_sync(kAllLanes, numbers.lse, entry.row),
+                           __shfl_sync(kAllLanes, numbers.delta, entry.row)};
+      Sums sums{};
+      A number = batch<true>(first + entry.row, entry, own, sums, [&](int r) { store(first + r, sums); });
+      if constexpr (kAdditive) {
+        number = over_run(number, entry.begin, entry.last, [](A x, A y) { return x + y; });
+        if (lane_ == entry.last) static_cast<A*>(pass_.grad())[a_.scalar(first + entry.row, h_)] = number;
+      }
+      __syncwarp();
+    }
+  }
+
+  __device__ __forceinline__ void share(int n, const Range& entries) {
+    slice(n, entries, batch_.sums());
+    __syncthreads();
+    for (int f = threadIdx.x; f < slot_width<side, score>(a_.head_dim); f += blockDim.x) {
+      A sum = A(0);
+      for (int w = 0; w < static_cast<int>(blockDim.x) / kWarp; ++w) sum += batch_.sums(w)[f];
+      const int of_grad = slot_width<Side::rows, score>(a_.head_dim);
+      if (f >= of_grad) {
+        a_.features(g_.value, n, h_)[f - of_grad] = from_accumulate<T>(sum);
+      } else if constexpr (kAdditive) {
+        static_cast<A*>(pass_.grad())[a_.scalar(n, h_)] = sum;
+      } else {
+        a_.features(pass_.grad(), n, h_)[f] = from_accumulate<T>(sum);
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void piece(int n, const Range& entries, int64_t slot) {
+    slice(n, entries, slots_ + (slot * a_.heads + h_) * slot_width<side, score>(a_.head_dim));
+    __syncwarp();
+  }
+
+ private:
+  // Of a row of the run, which a lane has, or of a lane's entry.
+  struct RowNumbers {
+    A lse, delta;
+  };
+  struct Sums {
+    Fragment<W> grad{}, grad_value{};
+  };
+
+  // Reads the features of `count` rows, and makes their delta; lane r gets the numbers of the r-th, of rows alone.
+  template <int kMost>
+  __device__ __forceinline__ RowNumbers take_rows(int first, int count) {
+    const RowReader<W> own(a_, pass_.own(), h_, lane_), own_value(a_, pass_.own_value(), h_, lane_);
+    const RowReader<W> out(a_, g_.out, h_, lane_);
+    RowNumbers numbers{};
+    A deltas[kMost] = {};
+    Packed<W> rows[kMost][3];
+#pragma unroll
+    for (int r = 0; r < kMost; ++r) {
+      if (r >= count) continue;
+      if constexpr (kHasOwn) rows[r][0] = own(first + r);
+      if constexpr (kHasOwnValue) rows[r][1] = own_value(first + r);
+      if constexpr (kRows) rows[r][2] = out(first + r);
+    }
+    A grad_lse = A(0);
+    if (kRows && lane_ < count) {
+      const int64_t t = a_.scalar(first + lane_, h_);
+      numbers.lse = a_.at(g_.lse, t);
+      if (g_.grad_lse) grad_lse = a_.at(g_.grad_lse, t);
+    }
+#pragma unroll
+    for (int r = 0; r < kMost; ++r) {
+      if (r >= count) continue;
+      if constexpr (kHasOwn) batch_.template own_of_row<0>(r) = rows[r][0];
+      if constexpr (kHasOwnValue) batch_.template own_of_row<kOwnValue>(r) = rows[r][1];
+      if constexpr (kRows) deltas[r] = rows[r][1].dot(rows[r][2]);
+    }
+    if constexpr (kRows) numbers.delta = transposed_sum<kWarp>(deltas) - grad_lse;
+    return numbers;
+  }
+
+  // Adds a batch's entries to the sums; of whole rows, calls flush(r) behind the last entry of each. Returns the
+  // gradient of the lane's sum of terms (additive).
+  template <bool kWholeRows, class Flush>
+  __device__ __forceinline__ A batch(int n, const RunEntry& entry, RowNumbers own, Sums& sums, const Flush& flush) {
+    const int node = max(entry.node, 0);
+    int64_t position = entry.position;
+    if (!kRows && (dropout_.active() || a_.bias || a_.a_edge)) {
+      position = clamp_to(a_.perm[position], a_.num_edges - 1);
+    }
+    if constexpr (!kRows) own = {a_.at(g_.lse, a_.scalar(node, h_)), a_.at(g_.delta, a_.scalar(node, h_))};
+    const A keep = dropout_.factor(position, h_);
+    const A other_scale = score == Score::cosine ? A(a_.at(pass_.other_scale(), a_.scalar(node, h_))) : A(1);
+    batch_.put(entry);
+    A number = A(0);
+#pragma unroll 1
+    for (int first = 0; first < entry.count; first += kInFlight) {
+      typename Batch::Rows others, values;
+      if constexpr (kLoadsOthers) batch_.load(others, first, other_row_);
+      if constexpr (kLoadsValues) batch_.load(values, first, other_value_row_);
+      int places[kInFlight];
+      batch_.take_places(places, first);
+      A dots[kInFlight], dps[kInFlight];
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        if constexpr (kHasOwn) dots[u] = pair_(batch_.template own<0>(places[u]), others[u]);
+        const auto& value = kLoadsValues ? values[u] : others[u];
+        dps[u] = batch_.template own<kOwnValue>(places[u]).dot(value);
+      }
+      A dot = A(0);
+      if constexpr (kHasOwn) dot = transposed_sum<kWarp>(dots);
+      const A dp = transposed_sum<kWarp>(dps);
+      // Of the lanes whose entries these are; others have something else.
+      const auto s = logit<score>(a_, dot, kRows ? n : node, kRows ? entry.node : n, position, h_);
+      const auto d = edge_gradient(s, dp, own.lse, own.delta, keep);
+      const bool is_here = lane_ / kInFlight == first / kInFlight && lane_ < entry.count;
+      if (kRows && is_here) {
+        if (g_.bias) static_cast<A*>(g_.bias)[a_.scalar(position, h_)] = d.ds;
+        if (g_.a_edge) static_cast<A*>(g_.a_edge)[a_.scalar(position, h_)] = d.operand;
+      }
+      const bool counts = is_here && (kRows || entry.node != kNoNode);
+      const A weight = counts ? d.weight : A(0), operand = counts ? d.operand * other_scale : A(0);
+      if (is_here) number = operand;
+      const unsigned ends_here = entry.ends >> first;
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        if (!kWholeRows && first + u >= entry.count) break;  // else what follows goes nowhere
+        if constexpr (!kRows) sums.grad_value.add(__shfl_sync(kAllLanes, weight, first + u), values[u]);
+        if constexpr (!kAdditive) {
+          const A row_operand = __shfl_sync(kAllLanes, operand, first + u);
+          if constexpr (score == Score::additive_v2) {
+            const auto& own_row = batch_.template own<0>(places[u]);
+#pragma unroll
+            for (int x = 0; x < Fragment<W>::kSize; ++x) {
+              sums.grad.x[x] += row_operand * pair_.slope(own_row[x] + others[u][x]);
+            }
+          } else {
+            sums.grad.add(row_operand, others[u]);
+          }
+        }
+        if (kWholeRows && (ends_here >> u & 1)) {
+          flush(batch_.number(places[u]));
+          sums = {};
+        }
+      }
+    }
+    return number;
+  }
+
+  __device__ __forceinline__ A factor() const { return score == Score::dot ? a_.logit_scale : A(1); }
+
+  __device__ __forceinline__ void store(int n, const Sums& sums) const {
+    const int left = a_.head_dim - lane_ * W::kVec;
+    const auto put = [&](const Fragment<W>& sum, void* data, A times) {
+      sum.template store<W::kSteps>(a_.features(data, n, h_) + lane_ * W::kVec, 0, left, 0, times);
+    };
+    if constexpr (!kAdditive) put(sums.grad, pass_.grad(), factor());
+    if constexpr (!kRows) put(sums.grad_value, g_.value, A(1));
+  }
+
+  // Leaves what a slice of a long row adds to its sums, as a piece has it.
+  __device__ __forceinline__ void slice(int n, const Range& entries, A* piece) {
+    RowNumbers own = take_rows<1>(n, 1);
+    own = {__shfl_sync(kAllLanes, own.lse, 0), __shfl_sync(kAllLanes, own.delta, 0)};
+    Sums sums{};
+    A number = A(0);
+#pragma unroll 1
+    for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
+      const RunEntry entry = entry_of_row(pass_.others(), pass_.num_others(), first, entries.end);
+      number += batch<false>(n, entry, own, sums, [](int) {});
+      __syncwarp();
+    }
+    __syncwarp();  // where there was no entry
+    if constexpr (kAdditive) {
+      number = lanes_sum<kWarp>(number);
+      if (lane_ == 0) *piece = number;
+    } else {
+      put_numbers(piece, sums.grad, a_.head_dim, factor());
+    }
+    if constexpr (!kRows) put_numbers(piece + (kAdditive ? 1 : a_.head_dim), sums.grad_value, a_.head_dim);
+  }
+
+  const Typed<T>& a_;
+  const Gradients& g_;
+  const Pass<side> pass_;
+  const Dropout<A> dropout_;
+  const Batch batch_;
+  A* const slots_;
+  const int h_ = blockIdx.y, lane_ = threadIdx.x % kWarp;
+  const RowReader<W> other_row_, other_value_row_;
+  const PairScore<score, W> pair_;
+};
+
+template <Side side, Score score, class S>
+__global__ void __maxnreg__((kRunRegisters<score, S>))
+    gradient_runs_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
+                         const __grid_constant__ RunPlan plan, typename S::A* slots) {
+  using Gradient = RunGradient<side, score, S>;
+  extern __shared__ uint4 memory[];
+  const Pass<side> pass{a, g};
+  Gradient gradient(a, g, typename Gradient::Batch(memory, plan.rows), slots);
+  for_runs(pass.ptr(), pass.num_own(), a.num_edges, plan, gradient);
+}
+
+template <Side side, Score score>
+RunPlan plan_gradient_runs(const Attention& a) {
+  const int numbers = a.heads * slot_width<side, score>(a.head_dim);
+  return side == Side::rows ? plan_runs(a.num_dst, a.num_edges, numbers, a.max_degree)
+                            : plan_runs(a.num_src, a.num_edges, numbers, -1);
+}
+
+template <Side side, Score score>
+size_t gradient_runs_workspace(const Attention& a) {
+  return plan_gradient_runs<side, score>(a).units.slots() * a.heads * slot_width<side, score>(a.head_dim) *
+         sizeof(float);
+}
+
+template <Side side, class S>
+bool gradients_go_by_runs(const Attention& a) {
+  return kHasRuns<S> && has_runs(side == Side::rows ? a.num_dst : a.num_src, a.num_edges);
+}
+
+template <Side side, Score score, class S>
+cudaError_t launch_gradient_runs(const Attention& a, const Gradients& g, void* workspace, cudaStream_t stream) {
+  using A = typename S::A;
+  if (Pass<side>{a, g}.num_own() == 0) return cudaSuccess;
+  auto* slots = static_cast<A*>(workspace);
+  const RunPlan plan = plan_gradient_runs<side, score>(a);
+  const int bytes = plan.warps * RunGradient<side, score, S>::Batch::bytes(plan.rows);
+  gradient_runs_kernel<side, score, S>
+      <<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<typename S::T>{a}, g, plan, slots);
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? merge_gradients<side, score, S>(a, g, plan.units, slots, stream) : error;
+}
+
+}  // namespace dfgnn::cuda

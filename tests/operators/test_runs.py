@@ -1,0 +1,102 @@
+"""Graphs of few edges with wide heads, whose rows go to CUDA's warps by runs (cuda/row_runs.cuh):
+rows and columns of every length around a batch, a shared row and a piece, empty ones between."""
+
+import graphs
+import pytest
+import reference
+import torch
+from calls import (
+    FORWARD_TOLERANCE,
+    SCORES,
+    assert_near,
+    assert_same_bits,
+    check_backward,
+    check_forward,
+    make_operands,
+    results,
+    run,
+)
+
+# A warp has one, two or four rows, a block eight warps or four.
+NUM_ROWS = [400, 5000, 8300]
+LENGTHS = [30, 31, 32, 33, 34, 1, 64, 65, 0, 127, 128, 129, 255, 256, 257, 513, 1000]
+SHAPES = [
+    (torch.float32, 2, 36),
+    (torch.float32, 1, 64),
+    (torch.float32, 1, 128),
+    (torch.float32, 2, 132),
+    (torch.float32, 1, 256),
+    (torch.bfloat16, 2, 72),
+    (torch.float16, 1, 128),
+    (torch.bfloat16, 1, 200),
+    (torch.float16, 2, 256),
+]
+
+
+def mixed_rows(num_rows: int, device: str, index: torch.dtype = torch.int32) -> graphs.Csr:
+    """Mostly short rows and columns, among them some of each of LENGTHS, in rows and in columns."""
+    degrees = [(3, 0, 5, 1, 9, 2, 7)[i % 7] for i in range(num_rows)]
+    for k, length in enumerate(LENGTHS):
+        degrees[5 + 17 * k % (num_rows - 40) : 6 + 17 * k % (num_rows - 40)] = [length]
+    graph = graphs.from_degrees(degrees, num_rows)
+    col = graph.col.clone()
+    places = torch.randperm(col.numel(), generator=torch.Generator().manual_seed(num_rows))
+    share = min(1.0, 0.5 * col.numel() / sum(LENGTHS))
+    begin = 0
+    for k, length in enumerate(LENGTHS):
+        end = begin + int(length * share)
+        col[places[begin:end]] = 11 * k + 2
+        begin = end
+    return graphs.Csr(graph.rowptr, col, num_rows).to(device, index)
+
+
+@pytest.mark.parametrize(("dtype", "heads", "head_dim"), SHAPES, ids=str)
+@pytest.mark.parametrize("num_rows", NUM_ROWS)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_length(score, num_rows, dtype, heads, head_dim, cuda):
+    graph = mixed_rows(num_rows, cuda)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=heads == 2)
+    check_forward("smmf_fwd", score, graph, operands)
+    check_backward("smmf_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("max_degree", [-1, 0, 33, 1000])
+@pytest.mark.parametrize("score", SCORES)
+def test_any_max_degree(score, max_degree, cuda):
+    """Whether there can be pieces; a wrong one changes no result."""
+    graph = mixed_rows(NUM_ROWS[2], cuda)
+    operands = make_operands(score, graph, 1, 64)
+    hints = {"max_degree": max_degree}
+    check_forward("attention_smmf", score, graph, operands, hints=hints)
+    check_backward("attention_smmf", score, graph, operands, hints=hints)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_dropout_and_wide_indices(score, dtype, cuda):
+    graph = mixed_rows(NUM_ROWS[1], cuda, torch.int64)
+    operands = make_operands(score, graph, 2, 128, dtype, edge_terms=True)
+    seed = torch.tensor([3], device=cuda)
+    check_forward("smmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
+    check_backward("smmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_values_that_are_not_finite(score, value, cuda):
+    """They stay in the rows that have such a source, whatever is behind these in a batch."""
+    graph = mixed_rows(NUM_ROWS[2], cuda)
+    operands = make_operands(score, graph, 1, 128)
+    operands["v"][graph.col[::900].long(), 0, 5] = value
+    out, _ = run("smmf_fwd", score, graph, operands)
+    expected, _ = reference.attention(score, graph, operands)
+    assert 0 < int((~expected.isfinite()).sum()) < expected.numel() / 8
+    assert_near(out, expected, FORWARD_TOLERANCE[torch.float32], "out")
+
+
+@pytest.mark.parametrize("num_rows", NUM_ROWS)
+@pytest.mark.parametrize("score", SCORES)
+def test_same_bits_twice(score, num_rows, cuda):
+    graph = mixed_rows(num_rows, cuda)
+    operands = make_operands(score, graph, 1, 128)
+    assert_same_bits(*(results("smmf_fwd", score, graph, operands) for _ in range(2)))
