@@ -4,8 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
+import torch
+
+from pyg_dfgnn import Graph
+from pyg_dfgnn.graph import _may_choose_tile
 
 # Calls what each line of its input says, and ends what that prints with an empty line.
 PROGRAM = """
@@ -269,3 +274,29 @@ def test_edges_of_a_block(log, score, dtype, forward_edges, backward_edges, back
         arguments = sizes | blocks | {"num_edges": int(100 * edges * times)}
         found = log(3, dtype, score, "auto", backward=backward, **arguments)
         assert found.startswith(f"dfgnn: method={expected}: ")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("score", ["dot", "cosine", "additive"])
+def test_masks_are_made_where_tile_is_taken(log, score, dtype, backward):
+    """graph.py bounds what method.cpp knows: with masks made in advance, calls make none."""
+    random = Random(0)
+    taken = set()
+    for _ in range(50):
+        heads, head_dim = random.choice([(1, 64), (1, 128), (8, 16), (4, 64)])
+        nodes, edges = 600, random.randrange(1, 40000)
+        blocks = int(edges / random.uniform(30, 200)) + random.randrange(60)
+        found = {"tile_blocks": blocks, "tile_nodes": random.choice([-1, 1, 2, 3])}
+        found["tile_batches"] = random.choice([1, 40, 4000]) if found["tile_nodes"] > 0 else -1
+        tiles = [0, *[nodes] * 10] * (2 if found["tile_nodes"] > 0 else 1)
+        sizes = {"num_rows": nodes, "num_src": nodes, "num_edges": edges}
+        sizes |= {"heads": heads, "head_dim": head_dim}
+        method = log(-1, dtype, score, "auto", backward=backward, tiles=tiles, **sizes, **found)
+        empty = torch.empty(0)
+        of_edges = torch.empty(edges)
+        graph = Graph(empty, of_edges, empty, empty, empty, empty, nodes, nodes, **found)
+        is_tile = method.startswith("dfgnn: method=tile: ")
+        taken.add(is_tile)
+        assert not is_tile or _may_choose_tile(graph), (method, sizes, found)
+    assert taken == {False, True}
