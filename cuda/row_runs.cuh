@@ -48,14 +48,20 @@ template <class S>
 using WarpShape = Shape<typename S::T, (S::kFeatures < kWarp * S::kVec ? S::kFeatures / kWarp : S::kVec), kWarp,
                         (S::kFeatures < kWarp * S::kVec ? 1 : S::kFeatures / (kWarp * S::kVec))>;
 
-// Rows in flight of kMatrices matrices: 32 numbers a lane at the most.
+// Rows in flight of each of kMatrices matrices: 8 of all, or what is 32 numbers a lane.
 template <class S, int kMatrices>
-constexpr int kRunRows = std::min(8, 32 / (kMatrices * WarpShape<S>::kVec * WarpShape<S>::kSteps));
+constexpr int kRunRows = std::min(8, 32 / (WarpShape<S>::kVec * WarpShape<S>::kSteps)) / kMatrices;
 
 // Registers of a thread: with 96, five blocks of four warps run on a multiprocessor. Scores whose src is the value too
-// need more, as do many features.
+// need more, as do many features, and, before 9.0, all, so that hot kernels do not spill.
 template <Score score, class S>
-constexpr int kRunRegisters = S::kFeatures > 128 || score == Score::cosine || score == Score::additive_v2 ? 128 : 96;
+constexpr int run_registers() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return 128;
+#else
+  return S::kFeatures > 128 || score == Score::cosine || score == Score::additive_v2 ? 128 : 96;
+#endif
+}
 
 // A lane's entry of a batch; past the last, that one again.
 struct RunEntry {

@@ -187,7 +187,7 @@ class RunForward {
 };
 
 template <Score score, class S>
-__global__ void __maxnreg__((kRunRegisters<score, S>))
+__global__ void __maxnreg__((run_registers<score, S>()))
     forward_runs_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                         const __grid_constant__ RunPlan plan, typename S::A* slots) {
   using Forward = RunForward<score, S>;

@@ -233,7 +233,7 @@ class RunGradient {
 };
 
 template <Side side, Score score, class S>
-__global__ void __maxnreg__((kRunRegisters<score, S>))
+__global__ void __maxnreg__((run_registers<score, S>()))
     gradient_runs_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                          const __grid_constant__ RunPlan plan, typename S::A* slots) {
   using Gradient = RunGradient<side, score, S>;
