@@ -31,6 +31,10 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # we pass -gencode ourselves: CMake knows 9.0a, 10.0f and the like late or never
 enable_language(CUDA)
 
+set(reason "")
+if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
+  set(reason "12.4 is the first that compiles them (__maxnreg__).")
+endif()
 if(NOT DFGNN_KERNELS_ONLY)
   if(NOT DFGNN_TORCH_CUDA_VERSION)
     message(FATAL_ERROR "WITH_CUDA=ON, but torch ${DFGNN_TORCH_VERSION} is a build without CUDA. "
@@ -39,16 +43,21 @@ if(NOT DFGNN_KERNELS_ONLY)
   string(REGEX MATCH "^[0-9]+" torch_cuda_major "${DFGNN_TORCH_CUDA_VERSION}")
   string(REGEX MATCH "^[0-9]+" nvcc_major "${CMAKE_CUDA_COMPILER_VERSION}")
   if(NOT torch_cuda_major EQUAL nvcc_major)
-    set(kind WARNING)
-    if(NOT WITH_CUDA STREQUAL "AUTO")
-      set(kind FATAL_ERROR)
-    endif()
-    message(${kind} "CUDA operators: off. torch ${DFGNN_TORCH_VERSION} was built with CUDA "
-                    "${DFGNN_TORCH_CUDA_VERSION}, but ${CMAKE_CUDA_COMPILER} is of CUDA "
-                    "${CMAKE_CUDA_COMPILER_VERSION}: their major versions must agree. Set CUDACXX to another nvcc.")
-    set(DFGNN_CUDA OFF)
-    return()
+    string(CONCAT reason "torch ${DFGNN_TORCH_VERSION} was built with CUDA ${DFGNN_TORCH_CUDA_VERSION}, and their major "
+                         "versions must agree.")
   endif()
+endif()
+if(reason)
+  set(kind WARNING)
+  if(NOT WITH_CUDA STREQUAL "AUTO")
+    set(kind FATAL_ERROR)
+  endif()
+  message(${kind} "CUDA operators: off. ${CMAKE_CUDA_COMPILER} is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}: ${reason} "
+                  "Set CUDACXX to another nvcc.")
+  set(DFGNN_CUDA OFF)
+  return()
+endif()
+if(NOT DFGNN_KERNELS_ONLY)
   target_include_directories(dfgnn_torch_cuda SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endif()
 

@@ -31,7 +31,7 @@ inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers,
   plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? 2 : RunPlan::kMostRows;
   int64_t& segment = plan.units.segment;
   segment = kLeast;
-  while (2 * (num_entries / segment) * numbers * 4 > kSlotBytes) segment *= 2;
+  while (segment < num_entries && 2 * ((num_entries + segment - 1) / segment) * numbers * 4 > kSlotBytes) segment *= 2;
   const bool has_pieces = num_entries > segment && (longest < 0 || longest > segment);
   if (has_pieces) plan.units.segments = static_cast<unsigned>((num_entries + segment - 1) / segment);
   plan.piece_blocks = (plan.units.segments + plan.warps - 1) / plan.warps;

@@ -1,5 +1,6 @@
 #include "method.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -167,8 +168,9 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kLongRow * rows;
+  const int64_t fewest = std::min(rows, attention.num_src());
   const bool by_runs =
-      rows >= kRunRows && cuda::has_runs(rows, edges) && cuda::runs_take_heads(bytes, attention.head_dim());
+      fewest >= kRunRows && cuda::has_runs(fewest, edges) && cuda::runs_take_heads(bytes, attention.head_dim());
   return is_near && bytes != 2 && !short_rows && !by_runs;
 }
 

@@ -139,7 +139,7 @@ def test_long_rows(log, other, expected):
 
 LONG = {"num_edges": 1 << 20, "num_rows": 1 << 15}  # 32 edges a row, where 64 are very long
 HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
-RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "head_dim": 128}
+RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "num_src": 1 << 13, "head_dim": 128}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,7 @@ RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "head_dim": 128}
         (RUNS, "smmf"),  # few edges in short rows, a warp for several
         (RUNS | {"score": "additive"}, "smmf"),
         (RUNS | {"num_edges": 1 << 16, "num_rows": 8191}, "pmf"),
+        (RUNS | {"num_edges": 1 << 16, "num_src": 8191}, "pmf"),
         (RUNS | {"num_edges": 12 << 13}, "pmf"),
         (RUNS | {"head_dim": 32}, "pmf"),
         (RUNS | {"head_dim": 260}, "pmf"),

@@ -60,6 +60,35 @@ def test_every_length(score, num_rows, dtype, heads, head_dim, cuda):
     check_backward("smmf_fwd", score, graph, operands)
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+def test_graphs_that_hurt(name, score, device):
+    graph = graphs.make(name, device)
+    operands = make_operands(score, graph, 2, 64, edge_terms=True)
+    check_forward("smmf_fwd", score, graph, operands)
+    check_backward("smmf_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("num_rows", NUM_ROWS)
+@pytest.mark.parametrize("score", SCORES)
+def test_a_bias_of_minus_infinity_is_no_edge(score, num_rows, cuda):
+    """Of every third edge, and of whole rows, short ones, shared ones and those in pieces."""
+    graph = mixed_rows(num_rows, cuda)
+    operands = make_operands(score, graph, 1, 128, edge_terms=True)
+    rows = graph.destinations()
+    is_edge = (torch.arange(graph.num_edges, device=cuda) % 3 > 0) & (rows % 5 > 0)
+    operands["bias"][~is_edge] = -torch.inf
+    out, lse = run("smmf_fwd", score, graph, operands)
+    col, degrees = graph.col[is_edge], rows[is_edge].bincount(minlength=num_rows)
+    rowptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
+    kept = graphs.Csr(rowptr.to(graph.rowptr.dtype), col, graph.num_src)
+    edge_terms = ("bias", "a_edge")
+    terms = {name: operands[name][is_edge] for name in edge_terms if name in operands}
+    expected_out, expected_lse = reference.attention(score, kept, operands | terms)
+    assert_near(out, expected_out, FORWARD_TOLERANCE[torch.float32], "out")
+    assert_near(lse, expected_lse, FORWARD_TOLERANCE[torch.float32], "lse")
+
+
 @pytest.mark.parametrize("max_degree", [-1, 0, 33, 1000])
 @pytest.mark.parametrize("score", SCORES)
 def test_any_max_degree(score, max_degree, cuda):
@@ -81,17 +110,29 @@ def test_dropout_and_wide_indices(score, dtype, cuda):
     check_backward("smmf_fwd", score, graph, operands, dropout_p=0.3, seed=seed)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_values_that_are_not_finite(score, value, cuda):
+def test_values_that_are_not_finite(score, value, dtype, cuda):
     """They stay in the rows that have such a source, whatever is behind these in a batch."""
     graph = mixed_rows(NUM_ROWS[2], cuda)
-    operands = make_operands(score, graph, 1, 128)
+    operands = make_operands(score, graph, 1, 128, dtype)
     operands["v"][graph.col[::900].long(), 0, 5] = value
     out, _ = run("smmf_fwd", score, graph, operands)
     expected, _ = reference.attention(score, graph, operands)
     assert 0 < int((~expected.isfinite()).sum()) < expected.numel() / 8
-    assert_near(out, expected, FORWARD_TOLERANCE[torch.float32], "out")
+    assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
+
+
+@pytest.mark.parametrize("few", ["destinations", "sources"])
+@pytest.mark.parametrize("score", SCORES)
+def test_one_side_by_runs(score, few, cuda):
+    """Of a bipartite graph, the other side having so few nodes that their lists are long."""
+    degrees = [2, 0, 3] * 3000 if few == "sources" else [250] * 60
+    graph = graphs.from_degrees(degrees, 40 if few == "sources" else 9000).to(cuda)
+    operands = make_operands(score, graph, 1, 64, edge_terms=True)
+    check_forward("smmf_fwd", score, graph, operands)
+    check_backward("smmf_fwd", score, graph, operands)
 
 
 @pytest.mark.parametrize("num_rows", NUM_ROWS)
