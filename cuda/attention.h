@@ -84,8 +84,8 @@ struct Gradients {
 // A workspace is device memory of as many bytes as *_workspace says, aligned to 16; null where that is 0.
 
 // SMMF, Shared Memory Maximization Fusion: one pass over the edges forward, and backward one a side. Short rows have a
-// kernel of their own. Workspaces are for pieces of long rows: at the most 4 bytes an edge or 8 MiB, twice that of
-// float64, whichever is more; and for who takes them when, 4 bytes a row and 1 MiB.
+// kernel of their own, and graphs of few edges. Workspaces are for pieces of long rows: at the most 4 bytes an edge or
+// 8 MiB, twice that of float64, whichever is more; and for who takes them when, 4 bytes a row and 1 MiB.
 size_t smmf_fwd_workspace(const Attention& attention);
 cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
 size_t smmf_bwd_workspace(const Attention& attention);
