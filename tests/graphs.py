@@ -37,6 +37,12 @@ class Csr:
         """The column of each edge, int64 [num_edges]."""
         return self.col[: self.num_edges].long()
 
+    def only(self, kept: Tensor) -> "Csr":
+        """Of the edges, those of a mask, bool [num_edges]."""
+        degrees = self.destinations()[kept].bincount(minlength=self.num_dst)
+        rowptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0)).to(self.rowptr.dtype)
+        return Csr(rowptr, self.col[: self.num_edges][kept], self.num_src)
+
     def csc(self) -> dict[str, Tensor]:
         """The same edges by source, as the operators take them: colptr, row and perm."""
         perm = self.sources().argsort(stable=True)
