@@ -28,6 +28,20 @@ __device__ __forceinline__ A transposed_sum(A (&x)[kCount]) {
   return sum;
 }
 
+// Numbers of 4 bytes from memory that is aligned to all of them, or to 16 bytes, in as few loads as there can be.
+template <int kCount, class N>
+__device__ __forceinline__ void load_numbers(N (&numbers)[kCount], const N* from) {
+  constexpr int kAtOnce = kCount < 4 ? kCount : 4;
+  using Some = std::conditional_t<kAtOnce == 4, uint4, std::conditional_t<kAtOnce == 2, uint2, uint32_t>>;
+  static_assert(sizeof(N) == 4 && kCount % kAtOnce == 0);
+#pragma unroll
+  for (int u = 0; u < kCount; u += kAtOnce) {
+    const Some some = *reinterpret_cast<const Some*>(from + u);
+#pragma unroll
+    for (int x = 0; x < kAtOnce; ++x) numbers[u + x] = reinterpret_cast<const N*>(&some)[x];
+  }
+}
+
 // Rows of shape W, kVectors of a lane in flight.
 template <class W_, int kVectors>
 struct RowGroups {
@@ -47,14 +61,10 @@ struct RowGroups {
 
   // Starts to load the group's rows, those of nodes[first], ..., which are in shared memory, 16-byte aligned.
   __device__ __forceinline__ void load(Packed<W> (&rows)[kRows], const int* nodes, const RowReader<W>& row) const {
-    constexpr int kAtOnce = kRows < 4 ? kRows : 4;
-    using Nodes = std::conditional_t<kAtOnce == 4, int4, std::conditional_t<kAtOnce == 2, int2, int>>;
+    int own_nodes[kRows];
+    load_numbers(own_nodes, nodes + first);
 #pragma unroll
-    for (int u = 0; u < kRows; u += kAtOnce) {
-      const Nodes some = *reinterpret_cast<const Nodes*>(nodes + first + u);
-#pragma unroll
-      for (int x = 0; x < kAtOnce; ++x) rows[u + x] = row(reinterpret_cast<const int*>(&some)[x]);
-    }
+    for (int u = 0; u < kRows; ++u) rows[u] = row(own_nodes[u]);
   }
 };
 

@@ -178,16 +178,16 @@ class RunBatch {
 
   // The numbers of entries [first, first + kInFlight) that lanes have put there.
   __device__ __forceinline__ void take_places(int (&places)[kInFlight], int first) const {
-    take(places, lanes().places + first);
+    load_numbers(places, lanes().places + first);
   }
   __device__ __forceinline__ void take_weights(A (&weights)[kInFlight], int first) const {
-    take(weights, lanes().weights + first);
+    load_numbers(weights, lanes().weights + first);
   }
 
   // Starts to load those entries' rows.
   __device__ __forceinline__ void load(Rows& packed, int first, const RowReader<W>& row) const {
     int nodes[kInFlight];
-    take(nodes, lanes().nodes + first);
+    load_numbers(nodes, lanes().nodes + first);
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) packed[u] = row(nodes[u]);
   }
@@ -200,20 +200,6 @@ class RunBatch {
   };
   // Where a row has no features of its own, its place is its number.
   static constexpr int kOwnBytes = kOwn > 0 ? kOwn * kWarp * static_cast<int>(sizeof(Packed<W>)) : 1;
-
-  // As few loads as there can be: the memory is aligned, which compilers cannot know.
-  template <class N>
-  __device__ __forceinline__ static void take(N (&numbers)[kInFlight], const N* from) {
-    constexpr int kAtOnce = kInFlight < 4 ? kInFlight : 4;
-    using Some = std::conditional_t<kAtOnce == 4, uint4, std::conditional_t<kAtOnce == 2, uint2, uint32_t>>;
-    static_assert(sizeof(N) == 4);
-#pragma unroll
-    for (int u = 0; u < kInFlight; u += kAtOnce) {
-      const Some some = *reinterpret_cast<const Some*>(from + u);
-#pragma unroll
-      for (int x = 0; x < kAtOnce; ++x) numbers[u + x] = reinterpret_cast<const N*>(&some)[x];
-    }
-  }
 
   __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
   __device__ __forceinline__ Lanes& lanes() const {
