@@ -50,9 +50,12 @@ struct Attention {
   Index colptr, row, perm;            // CSC by source, perm: CSC to CSR position; in a backward pass
   const void *dst, *src;              // T [nodes, heads, head_dim]; additive: A [nodes, heads]
   const void* value;                  // T [num_src, heads, head_dim]; cosine, additive_v2: the same as src
-  const void *dst_scale, *src_scale;  // cosine: A [nodes, heads]
-  const void* att;                    // additive_v2: A [heads, head_dim]
-  const void *a_edge, *bias;          // A [num_edges, heads] or null
+  const void *dst_scale, *src_scale;  // cosine: A [nodes, heads], of which dst's has the factor beta; not of resident,
+  const void* beta;                   // which makes them of A [betas], 1 or a head each,
+  int betas;                          // and of norms, which count from eps on
+  double eps;
+  const void* att;            // additive_v2: A [heads, head_dim]
+  const void *a_edge, *bias;  // A [num_edges, heads] or null
   double scale, negative_slope, dropout_p;
   const int64_t* seed;  // on the device; null without dropout
   // Where tiles begin, [num_tiles + 1]; of the tile kernels, windows, and masks of rows, and backward of columns
@@ -79,6 +82,8 @@ struct Gradients {
   void* delta;                 // scratch A [num_dst, heads]
   void *dst, *src, *value;     // shaped like their operands; additive_v2: of dst + src, without the factor att
   void *a_edge, *bias;         // A [num_edges, heads] or null
+  void* by_beta;  // cosine, where src is dst, of tile and of resident, which takes no other: A [nodes, heads],
+                  // the terms of beta's gradient; that of src is then in `value`, with dst's
 };
 
 // A workspace is device memory of as many bytes as *_workspace says, aligned to 16; null where that is 0.
@@ -111,8 +116,8 @@ cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cud
 bool tile_bwd_fits(const Attention& attention);
 
 // Resident: within tiles, matrices pass through shared memory in chunks of features, from which edges gather (num_dst
-// == num_src, all scores but additive_v2). Correct for any graph, wherever tile_list cuts it, fast where tiles are
-// sparse and tile_nodes and tile_batches are right.
+// == num_src, all scores but additive_v2; cosine where dst is src, with by_beta). Correct for any graph, wherever
+// tile_list cuts it, fast where tiles are sparse and tile_nodes and tile_batches are right.
 cudaError_t resident_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 cudaError_t resident_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 

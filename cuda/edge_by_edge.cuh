@@ -25,6 +25,10 @@ class LaneFeatures {
     return lanes_sum<kWarp>(sum);
   }
 
+  __device__ __forceinline__ float reciprocal_norm(double eps) const {
+    return 1 / max(sqrtf(dot(*this)), static_cast<float>(eps));
+  }
+
   __device__ __forceinline__ void fade_and_add(float fade, float weight, const LaneFeatures& other) {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) x_[k] = x_[k] * fade + weight * other.x_[k];
@@ -51,20 +55,41 @@ __device__ __forceinline__ float delta_of(const Typed<T>& a, const Gradients& g,
   return g.grad_lse ? delta - a.at(g.grad_lse, a.scalar(i, h)) : delta;
 }
 
+// Cosine's scales where kernels were given none, from rows of x.
+template <Score score, bool kHasScales, int kFeatures, class T>
+__device__ __forceinline__ float dst_term(const Typed<T>& a, const LaneFeatures<T, kFeatures>& x, int i, int h) {
+  if constexpr (kHasScales || score != Score::cosine) return cuda::dst_term<score>(a, i, h);
+  return a.beta_of(h) * x.reciprocal_norm(a.eps);
+}
+template <Score score, bool kHasScales, int kFeatures, class T>
+__device__ __forceinline__ float src_term(const Typed<T>& a, const LaneFeatures<T, kFeatures>& x, int j, int h) {
+  if constexpr (kHasScales || score != Score::cosine) return cuda::src_term<score>(a, j, h);
+  return x.reciprocal_norm(a.eps);
+}
+
+// The logit of edge e from node j, NaN where there is no such node.
+template <Score score, class T>
+__device__ __forceinline__ auto logit(const Typed<T>& a, float dot, float dst, float src, int j, int64_t e, int h) {
+  if (j == kNoNode) return Logit<float>{NAN, 1};
+  return logit_of<score>(a, dot, dst, src, e, h);
+}
+
 // Forward, row i.
-template <Score score, int kFeatures, class T>
+template <Score score, int kFeatures, bool kHasScales, class T>
 __device__ __noinline__ void forward_row(const Typed<T>& a, const Outputs& outputs, int i, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features q(a, kNeedsDots ? a.dst : nullptr, i, h);
   Features out;
   const Dropout dropout(a);
+  const float own_term = dst_term<score, kHasScales>(a, q, i, h);
   float m = -INFINITY, sum = 0;
   const Range edges = row_range(a.rowptr, i, a.num_edges);
   for (int64_t e = edges.begin; e < edges.end; ++e) {
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
-    const float dot = kNeedsDots ? q.dot(Features(a, a.src, source, h)) : 0;
-    const float s = logit<score>(a, dot, i, j, e, h).value;
+    const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
+    const float term = src_term<score, kHasScales>(a, k, source, h);
+    const float s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h).value;
     const float before = m;
     m = max(m, s);
     const float fade = exp_difference(before, m), p = exp_difference(s, m);
@@ -75,16 +100,22 @@ __device__ __noinline__ void forward_row(const Typed<T>& a, const Outputs& outpu
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
 }
 
+// What a node's edges on one side add up to: of dst or src, without what they have in common, and of value.
+template <class T, int kFeatures>
+struct Sums {
+  LaneFeatures<T, kFeatures> grad, grad_value;
+  float grad_scalar = 0;
+};
+
 // Backward, row i. kHasDelta: delta is stored.
-template <Score score, int kFeatures, bool kHasDelta, class T>
-__device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g, int i, int h) {
+template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+__device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, const Gradients& g, int i, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-  Features grad;
-  float grad_scalar = 0;
+  Sums<T, kFeatures> sums;
   const Dropout dropout(a);
-  const float lse = a.at(g.lse, a.scalar(i, h));
+  const float own_term = dst_term<score, kHasScales>(a, q, i, h), lse = a.at(g.lse, a.scalar(i, h));
   const float delta = kHasDelta ? static_cast<const float*>(g.delta)[a.scalar(i, h)]  // perhaps by this kernel
                                 : delta_of(a, g, grad_out, i, h);
   const Range edges = row_range(a.rowptr, i, a.num_edges);
@@ -92,51 +123,98 @@ __device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g,
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
     const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
     const float dp = grad_out.dot(Features(a, a.value, source, h));
-    const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, i, j, e, h);
+    const float term = src_term<score, kHasScales>(a, k, source, h);
+    const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h);
     const auto d = edge_gradient(s, dp, lse, delta, dropout.factor(e, h));
-    grad_scalar += d.operand;
-    grad.fade_and_add(1, score == Score::cosine ? d.operand * src_term<score>(a, source, h) : d.operand, k);
+    sums.grad_scalar += d.operand;
+    sums.grad.fade_and_add(1, score == Score::cosine ? d.operand * term : d.operand, k);
     if (threadIdx.x % kWarp == 0) {
       if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
       if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
     }
   }
-  if constexpr (kNeedsDots) {
-    grad.store(a, g.dst, i, h, score == Score::dot ? a.logit_scale : 1);
-  } else if (threadIdx.x % kWarp == 0) {
-    static_cast<float*>(g.dst)[a.scalar(i, h)] = grad_scalar;
-  }
+  return sums;
 }
 
 // Backward, column j. kHasDelta: as above, by a kernel before.
-template <Score score, int kFeatures, bool kHasDelta, class T>
-__device__ __noinline__ void backward_column(const Typed<T>& a, const Gradients& g, int j, int h) {
+template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+__device__ __forceinline__ Sums<T, kFeatures> sum_of_column(const Typed<T>& a, const Gradients& g, int j, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features k(a, kNeedsDots ? a.src : nullptr, j, h), value(a, a.value, j, h);
-  Features grad, grad_value;
-  float grad_scalar = 0;
+  Sums<T, kFeatures> sums;
   const Dropout dropout(a);
+  const float own_term = src_term<score, kHasScales>(a, k, j, h);
   const Range entries = row_range(a.colptr, j, a.num_edges);
   for (int64_t c = entries.begin; c < entries.end; ++c) {
     const int i = checked_node(a.row[c], a.num_dst);
     if (i == kNoNode) continue;
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-    const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, i, j, e, h);
+    const float term = dst_term<score, kHasScales>(a, q, i, h);
+    const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, term, own_term, j, e, h);
     const float delta = kHasDelta ? __ldcg(static_cast<const float*>(g.delta) + a.scalar(i, h))  // (dependent.cuh)
                                   : delta_of(a, g, grad_out, i, h);
     const auto d = edge_gradient(s, grad_out.dot(value), a.at(g.lse, a.scalar(i, h)), delta, dropout.factor(e, h));
-    grad_scalar += d.operand;
-    grad.fade_and_add(1, score == Score::cosine ? d.operand * dst_term<score>(a, i, h) : d.operand, q);
-    grad_value.fade_and_add(1, d.weight, grad_out);
+    sums.grad_scalar += d.operand;
+    sums.grad.fade_and_add(1, score == Score::cosine ? d.operand * term : d.operand, q);
+    sums.grad_value.fade_and_add(1, d.weight, grad_out);
   }
-  grad_value.store(a, g.value, j, h, 1);
-  if constexpr (kNeedsDots) {
-    grad.store(a, g.src, j, h, score == Score::dot ? a.logit_scale : 1);
+  return sums;
+}
+
+// The gradient of a node's dst or src.
+template <Score score, int kFeatures, class T>
+__device__ __forceinline__ void store_gradient(const Typed<T>& a, void* to, int n, int h,
+                                               const Sums<T, kFeatures>& sums) {
+  if constexpr (score != Score::additive) {
+    sums.grad.store(a, to, n, h, score == Score::dot ? a.logit_scale : 1);
   } else if (threadIdx.x % kWarp == 0) {
-    static_cast<float*>(g.src)[a.scalar(j, h)] = grad_scalar;
+    static_cast<float*>(to)[a.scalar(n, h)] = sums.grad_scalar;
   }
+}
+
+// Cosine's one x: its row n, and what a sum of edges, the gradient of that row over its norm, leaves to the gradient of
+// the row itself (normalize.h).
+template <bool kHasScales, int kFeatures, class T>
+struct OneX {
+  using Features = LaneFeatures<T, kFeatures>;
+  const Features x;
+  const float norm;  // its reciprocal
+  float dot = 0;     // of the sum and x
+
+  __device__ __forceinline__ OneX(const Typed<T>& a, int n, int h)
+      : x(a, a.src, n, h), norm(src_term<Score::cosine, kHasScales>(a, x, n, h)) {}
+
+  __device__ __forceinline__ Features project(const Typed<T>& a, Features sum) {
+    dot = x.dot(sum);
+    if (isnan(dot) && sum.dot(sum) == 0) dot = 0;  // of a row that nothing came back to, even if it is not a number
+    if (dot != 0 && norm_counts(a, norm)) sum.fade_and_add(1, -norm * norm * dot, x);
+    return sum;
+  }
+};
+
+template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+__device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g, int i, int h) {
+  const auto sums = sum_of_row<score, kFeatures, kHasDelta, kHasScales>(a, g, i, h);
+  if (score != Score::cosine || !g.by_beta) return store_gradient<score>(a, g.dst, i, h, sums);
+  OneX<kHasScales, kFeatures, T> one(a, i, h);
+  one.project(a, sums.grad).store(a, g.value, i, h, dst_term<score, kHasScales>(a, one.x, i, h));
+  if (threadIdx.x % kWarp == 0) static_cast<float*>(g.by_beta)[a.scalar(i, h)] = one.norm * one.dot;
+}
+
+// Of one x, behind backward_row.
+template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+__device__ __noinline__ void backward_column(const Typed<T>& a, const Gradients& g, int j, int h) {
+  auto sums = sum_of_column<score, kFeatures, kHasDelta, kHasScales>(a, g, j, h);
+  if (score == Score::cosine && g.by_beta) {
+    OneX<kHasScales, kFeatures, T> one(a, j, h);
+    sums.grad_value.fade_and_add(1, one.norm, one.project(a, sums.grad));
+    sums.grad_value.fade_and_add(1, 1, LaneFeatures<T, kFeatures>(a, g.value, j, h));
+  } else {
+    store_gradient<score>(a, g.src, j, h, sums);
+  }
+  sums.grad_value.store(a, g.value, j, h, 1);
 }
 
 }  // namespace dfgnn::cuda::edge_by_edge

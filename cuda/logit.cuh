@@ -34,6 +34,7 @@ struct Typed : Attention {
     return const_cast<T*>(features(static_cast<const void*>(data), node, h));
   }
   __device__ __forceinline__ static A at(const void* data, int64_t i) { return __ldg(static_cast<const A*>(data) + i); }
+  __device__ __forceinline__ A beta_of(int h) const { return at(beta, betas == 1 ? 0 : h); }
 };
 
 // What lanes read that have no share of a row.
@@ -99,6 +100,13 @@ __device__ __forceinline__ auto src_term(const Typed<T>& a, int j, int h) {
   using A = typename Typed<T>::A;
   if constexpr (score == Score::dot || score == Score::additive_v2) return A(1);
   return A(a.at(score == Score::cosine ? a.src_scale : a.src, a.scalar(j, h)));
+}
+
+// Whether the norm of which this is the reciprocal has a part in cosine's gradient, and is not what replaces one below
+// eps.
+template <class T>
+__device__ __forceinline__ bool norm_counts(const Typed<T>& a, typename Typed<T>::A reciprocal) {
+  return reciprocal < 1 / static_cast<typename Typed<T>::A>(a.eps);
 }
 
 // The logit from those terms; `dot` is what PairScore made of the edge's two rows, unused by the additive score.

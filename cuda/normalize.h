@@ -18,17 +18,31 @@ struct Rows {
   double eps;
 };
 
-// reciprocal [num_rows] = 1 / max(|x|, eps), of the accumulation type.
-cudaError_t reciprocal_norm(const Rows& rows, void* reciprocal, cudaStream_t stream);
+// reciprocal [num_rows] = 1 / max(|x|, eps), and scaled [num_rows] = factor * reciprocal, of the accumulation type, as
+// is factor [heads], through which rows go; one of the results may be null.
+struct ReciprocalNorm {
+  const void* factor;
+  int heads;
+  void *reciprocal, *scaled;
+};
+cudaError_t reciprocal_norm(const Rows& rows, const ReciprocalNorm& task, cudaStream_t stream);
 
-// From g = d/d(r x), r = reciprocal_norm, to grad = factor r (g - [|x| > eps] r^2 <x, g> x) + added, like x, and
-// projection [num_rows] = r <x, g>, of the accumulation type. factor [heads] (of the accumulation type, rows go through
-// the heads), added (like x) and projection may be null.
+// From g = d/d(factor r x) and h = d/d(r x), r = 1 / max(|x|, eps), to
+//   grad = factor r (g - [|x| > eps] r^2 <x, g> x) + r (h - [|x| > eps] r^2 <x, h> x) + added, like x, and
+//   projection [num_rows] = r <x, g>, of the accumulation type.
+// factor [heads] (of the accumulation type, rows go through the heads), and h and added (like x) may be null; grad may
+// be g.
 struct NormalizeBackward {
-  const void *g, *factor, *added;
+  const void *g, *h, *added, *factor;
   int heads;
   void *grad, *projection;
 };
 cudaError_t normalize_backward(const Rows& rows, const NormalizeBackward& task, cudaStream_t stream);
+
+// sums [heads] of x [nodes, heads], of the accumulation type of `type`, in a fixed order. partial: as many numbers as
+// node_sums_partial says.
+int64_t node_sums_partial(int64_t nodes, int heads);
+cudaError_t node_sums(Type type, const void* x, int64_t nodes, int heads, void* partial, void* sums,
+                      cudaStream_t stream);
 
 }  // namespace dfgnn::cuda

@@ -7,3 +7,4 @@
 
 #include "resident_dots.cuh"
 #include "resident_sums.cuh"
+#include "resident_terms.cuh"

@@ -4,9 +4,14 @@
 //   dQ = scale dS K, dK = scale dS^T Q, dV = (keep P)^T dO
 //
 // keep P and dS of the edges stay in shared memory: sums over a row's edges give dQ; then they are put into the order
-// of the edges by source, whose sums give dK and dV. No atomics on numbers, so that results are the same bits. With
-// cosine scores K is V, and scale a number of each node on either side; additive scores do without Q, K and scale:
-// their P comes of two numbers, and dS times the slope sums up to the gradients of those.
+// of the edges by source, whose sums give dK and dV. No atomics on numbers, so that results are the same bits. Additive
+// scores do without Q, K and scale: their P comes of two numbers, and dS times the slope sums up to the gradients of
+// those.
+//
+// With cosine scores Q, K and V are one matrix X, of which there is one gradient. scale is a number of each edge, beta
+// r_i r_j, with r = 1 / |x|, which depends on X as well: with it dots have the gradient D = scale dS, and
+//   dX = D X + D^T X + (keep P)^T dO - (row sums + column sums of D QK^T) r^2 X.
+// What stays of the edges are dots, whose P is made again, and D.
 #include "resident.cuh"
 #include "resident_shapes.cuh"
 
@@ -16,17 +21,22 @@ namespace {
 using namespace resident;
 
 // Shared memory: a chunk, or what is being reordered, with the entries of two lists an edge and a place for each row;
-// from the end backwards what slices have of rows and of columns; between them, of slots, two numbers and an offset
-// each, before the numbers the other nodes of edges.
+// from the end backwards what slices have of rows and of columns, and cosine's numbers of nodes; between them, of
+// slots, two numbers and an offset each, before the numbers the other nodes of edges.
 template <class S>
 struct Layout {
   unsigned char* memory;
   int64_t bytes;
-  int nodes;
+  int nodes, numbers;  // of each node
 
   __device__ __forceinline__ int64_t row_bytes() const { return row_bytes_of(nodes); }
-  __device__ __forceinline__ int64_t nodes_begin() const { return bytes - 2 * row_bytes(); }
-  __device__ __forceinline__ unsigned char* rows() const { return memory + nodes_begin(); }
+  __device__ __forceinline__ int64_t nodes_begin() const {
+    return bytes - 2 * row_bytes() - numbers * number_bytes_of(nodes);
+  }
+  __device__ __forceinline__ float* number(int which) const {
+    return reinterpret_cast<float*>(memory + nodes_begin() + which * number_bytes_of(nodes));
+  }
+  __device__ __forceinline__ unsigned char* rows() const { return memory + bytes - 2 * row_bytes(); }
   __device__ __forceinline__ unsigned char* columns() const { return memory + bytes - row_bytes(); }
   __device__ __forceinline__ uint16_t* others() const {
     return reinterpret_cast<uint16_t*>(memory + chunk_bytes_of(nodes));
@@ -46,21 +56,61 @@ struct Layout {
   }
 };
 
-// A row's dots, or what the score does without, become keep P, and dP becomes the gradient of the dots, or of the two
-// numbers, whose sum is then stored. By one thread.
+// dK, then dV, in the order of the edges by source.
+template <bool kHasSrc, class S, class RowsOf>
+__device__ __forceinline__ void store_columns(const Typed<typename S::T>& a, const Gradients& g,
+                                              const Slices<S>& columns, const Chunk<S>& chunk, const float* weights,
+                                              const float* gradients, const RowsOf& rows_of, int chunks) {
+  chunk.start(rows_of(kHasSrc ? a.dst : g.grad_out, chunks - 1));
+  chunk.set_zeros();
+#pragma unroll 1
+  for (int i = kHasSrc ? 2 * chunks - 1 : chunks - 1; i >= 0; --i) {
+    const bool is_src = kHasSrc && i >= chunks;
+    chunk.wait();
+    store_sums<S>(columns, chunk, is_src ? gradients : weights, rows_of(is_src ? g.src : g.value, i % chunks));
+    if (i == 0) break;
+    __syncthreads();
+    chunk.start(rows_of(kHasSrc && i - 1 >= chunks ? a.dst : g.grad_out, (i - 1) % chunks));
+  }
+}
+
+// What cosine's dX has beside the rows' sums, which are there: each chunk of X, then of dO, those first that the rows
+// have come to last, whose sums are in the cache.
+template <class S, class RowsOf>
+__device__ __forceinline__ void add_columns_of_x(const Typed<typename S::T>& a, const Gradients& g,
+                                                 const Slices<S>& columns, const Chunk<S>& chunk, const float* weights,
+                                                 const float* gradients, const float* projections,
+                                                 const RowsOf& rows_of, int chunks) {
+  chunk.start(rows_of(a.src, 0));
+  chunk.set_zeros();
+#pragma unroll 1
+  for (int i = 0; i < 2 * chunks; ++i) {
+    const bool is_x = i % 2 == 0;
+    chunk.wait();
+    store_sums<S, true>(columns, chunk, is_x ? gradients : weights, rows_of(g.value, i / 2),
+                        is_x ? projections : nullptr);
+    if (i + 1 == 2 * chunks) break;
+    __syncthreads();
+    chunk.start(is_x ? rows_of(g.grad_out, i / 2) : rows_of(a.src, i / 2 + 1));
+  }
+}
+
+// A row's dP becomes the gradient of the dots, or of the two numbers of additive scores, whose sum is then stored, and
+// its dots, or what the score does without, keep P; cosine's stay. `projections`: see backward_tile. By one thread.
 template <Score score, class S>
-__device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, const Gradients& g,
-                                              const Dropout<float>& dropout, const Tile& tile, const Slices<S>& edges,
-                                              float* weights, float* gradients, int place, int row, int h) {
-  constexpr bool kAdditive = score == Score::additive;
-  const int i = tile.first + max(row, 0);
-  const int64_t number = a.scalar(i, h);
-  const float own_term = dst_term<score>(a, i, h), lse = a.at(g.lse, number);
+__device__ __forceinline__ void differentiate(const NodeTerms<score, typename S::T>& terms, const Gradients& g,
+                                              const Dropout<float>& dropout, const Slices<S>& edges, float* weights,
+                                              float* gradients, float* projections, int place, int row) {
+  constexpr bool kAdditive = score == Score::additive, kCosine = score == Score::cosine;
+  const auto& a = terms.a;
+  const int h = terms.h, node = max(row, 0);
+  const int64_t number = a.scalar(terms.tile.first + node, h);
+  const float own_term = terms.dst(node), lse = a.at(g.lse, number);
   float2 *ps = reinterpret_cast<float2*>(weights), *dps = reinterpret_cast<float2*>(gradients);
-  const auto term_of = [&](int slot) { return src_term<score>(a, tile.first + edges.node(slot), h); };
-  const auto logit = [&](float dot, float term, int edge) {
-    return logit_of<score>(a, dot, own_term, term, edges.first_edge + edge, h);
+  const auto logit = [&](float dot, int slot, int edge) {
+    return logit_of<score>(a, dot, own_term, terms.src(edges.node(slot)), edges.first_edge + edge, h);
   };
+  const auto weight = [&](float dot, int slot, int edge) { return exp_difference(logit(dot, slot, edge).value, lse); };
   float delta = g.grad_lse ? -a.at(g.grad_lse, number) : 0.f, sum = 0;
   const auto for_edges = [&](const auto& visit) {
     edges.for_batches(place, row, [&](int batch, int edge, int left) {
@@ -72,43 +122,59 @@ __device__ __forceinline__ void differentiate(const Typed<typename S::T>& a, con
     });
   };
   const auto differentiate_softmax = [&](float& p, float& dp, int slot, int edge, bool is_edge) {  // p was the dot
-    p = is_edge ? exp_difference(logit(kAdditive ? 0.f : p, term_of(slot), edge).value, lse) : 0.f;
+    const float own = is_edge ? weight(kAdditive ? 0.f : p, slot, edge) : 0.f;
+    if (!kCosine) p = own;
     dp = is_edge ? dp * dropout.factor(edges.first_edge + edge, h) : 0.f;
-    delta += p * dp;
+    delta += own * dp;
   };
   for_edges(differentiate_softmax);
   const auto differentiate_logit = [&](float& p, float& dp, int slot, int edge, bool is_edge) {
-    const float ds = p * (dp - delta);
-    dp = 0;
-    if (!is_edge) return;
+    if (!is_edge) {
+      dp = 0;
+      return;
+    }
+    const float ds = (kCosine ? weight(p, slot, edge) : p) * (dp - delta);
     const int64_t position = edges.first_edge + edge;
-    dp = ds * a.logit_scale;
-    if constexpr (kAdditive) dp = ds * logit(0, term_of(slot), edge).slope;
-    if constexpr (score == Score::cosine) dp = ds * term_of(slot);
     if (g.bias) static_cast<float*>(g.bias)[a.scalar(position, h)] = ds;
-    if (kAdditive && g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(position, h)] = dp;
-    p *= dropout.factor(position, h);
-    sum += dp;
+    if constexpr (kCosine) {
+      const float by_own_term = ds * terms.src(edges.node(slot));
+      sum += by_own_term * p;
+      dp = own_term * by_own_term;
+    } else {
+      dp = ds * (kAdditive ? logit(0, slot, edge).slope : a.logit_scale);
+      if (kAdditive && g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(position, h)] = dp;
+      p *= dropout.factor(position, h);
+      sum += dp;
+    }
   };
   for_edges(differentiate_logit);
   if (kAdditive && row >= 0) static_cast<float*>(g.dst)[number] = sum;
+  if (kCosine && row >= 0) {
+    static_cast<float*>(g.by_beta)[number] = terms.norms[row] * sum;
+    projections[row] = own_term * sum;
+  }
 }
 
 template <Score score, class S>
 __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, const Gradients& g, const Tile& tile,
                                               int h, unsigned char* memory, int bytes) {
   using List = typename Slices<S>::List;
-  const Layout<S> layout{memory, bytes, tile.nodes};
+  constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
+  const Layout<S> layout{memory, bytes, tile.nodes, kCosine ? 2 : 0};
   const Chunk<S> chunk{memory, tile.nodes};
   if (!layout.fit_nodes()) return false;
-  const auto rows_of = [&](const void* data) { return Rows(a, data, tile, h); };
+  const auto rows_of = [&](const void* data, int chunk_number) { return Rows(a, data, tile, h, chunk_number); };
   const int chunks = a.head_dim * static_cast<int>(sizeof(typename S::T)) / kRowBytes;
+  // Of cosine scores: norms, as NodeTerms have them; and row sums and column sums of D QK^T, then, with the factor, of
+  // X.
+  float *norms = layout.number(0), *projections = layout.number(1);
+  const NodeTerms<score, typename S::T> terms{a, tile, h, norms};
   Slices<S> sides[] = {Slices<S>(tile, layout.rows()), Slices<S>(tile, layout.columns())};
   const Index* ptrs[] = {&a.rowptr, &a.colptr};
   Slices<S>& rows = sides[0];
   Slices<S>& columns = sides[1];
   bool fits = sort_rows(sides, ptrs, a.num_edges, [&] {
-    chunk.start(rows_of(a.value), 0);
+    chunk.start(rows_of(a.value, 0));
     chunk.set_zeros();
   });
   const int64_t edge_bytes = fits ? edge_bytes_of(max(rows.batches(), columns.batches())) : 0;
@@ -125,33 +191,35 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
     chunk.wait();
     return false;
   }
-  constexpr bool kNeedsDots = score != Score::additive;
-  constexpr bool kShared = score == Score::cosine;  // K is V
   // Each chunk of V with dO, then each of K with Q; those that are the same, one after another.
   const int passes = kNeedsDots ? 2 * chunks : chunks;
 #pragma unroll 1
   for (int i = 0; i < passes; ++i) {
-    const auto chunk_of = [&](int pass) { return kShared ? pass / 2 : pass % chunks; };
-    const auto is_logits = [&](int pass) { return kShared ? pass % 2 == 1 : pass >= chunks; };
-    OwnRows<S> own(rows, rows_of(is_logits(i) ? a.dst : g.grad_out), chunk_of(i));
-    if (!kShared || !is_logits(i)) chunk.wait();
-    own.add_dots(chunk, is_logits(i) ? weights : gradients);
-    if (kShared && !is_logits(i)) continue;
+    const bool is_logits = kCosine ? i % 2 == 1 : i >= chunks;
+    const int c = kCosine ? i / 2 : i % chunks;
+    OwnRows<S, kCosine> own(rows, kCosine && is_logits ? chunk.rows() : rows_of(is_logits ? a.dst : g.grad_out, c));
+    if (!kCosine || !is_logits) chunk.wait();
+    own.add_dots(chunk, c == 0, is_logits ? weights : gradients);
+    if (kCosine && !is_logits) continue;
+    if (kCosine) chunk.add_to_norms(c == 0, c + 1 == chunks, static_cast<float>(a.eps), norms);
     __syncthreads();
-    if (i + 1 < passes) chunk.start(rows_of(!kShared && is_logits(i + 1) ? a.src : a.value), chunk_of(i + 1));
+    if (i + 1 == passes) break;
+    chunk.start(!kCosine && i + 1 >= chunks ? rows_of(a.src, (i + 1) % chunks)
+                                            : rows_of(a.value, kCosine ? c + 1 : i + 1));
   }
   const Dropout dropout(a);
-  rows.for_places(
-      [&](int place, int row) { differentiate<score>(a, g, dropout, tile, rows, weights, gradients, place, row, h); });
+  rows.for_places([&](int place, int row) {
+    differentiate<score>(terms, g, dropout, rows, weights, gradients, projections, place, row);
+  });
   columns.fetch(a.row);
   columns.fetch(a.perm);
   __syncthreads();  // the last chunk of K is there still
 #pragma unroll 1
   for (int c = chunks - 1; kNeedsDots && c >= 0; --c) {
-    store_sums<S>(rows, chunk, gradients, rows_of(g.dst), c);
+    store_sums<S>(rows, chunk, gradients, rows_of(kCosine ? g.value : g.dst, c));
     __syncthreads();
     if (c == 0) break;
-    chunk.start(rows_of(a.src), c - 1);
+    chunk.start(rows_of(a.src, c - 1));
     chunk.wait();
   }
 
@@ -161,7 +229,8 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   columns.copy({List{a.row, tile.first, tile.nodes, nodes}, List{a.perm, rows.first_edge, rows.edges(), positions}});
   for (int i = threadIdx.x; i < tile.nodes; i += S::kThreads) places[rows.order[i]] = static_cast<uint16_t>(i);
   __syncthreads();
-  const auto numbers_of = [&](int edge, int column, bool is_edge, unsigned& offset) {
+  // keep P and the gradient of the dot of a column's edge; adds to `sum` what the column sums up of edges.
+  const auto numbers_of = [&](int edge, int column, bool is_edge, unsigned& offset, float& sum) {
     offset = columns.offset_of(Slices<S>::kNone);
     if (!is_edge) return float2{0, 0};
     const int node = nodes[edge], e = node == Slices<S>::kNone ? -1 : positions[edge] - rows.begins[node];
@@ -172,8 +241,14 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
     offset = columns.offset_of(node);
     const int from = rows.slot(places[node], e);
     float2 numbers{weights[from], gradients[from]};
-    if constexpr (score == Score::cosine) {  // what the columns' sums are of is scaled by the rows' terms
-      numbers.y *= dst_term<score>(a, tile.first + node, h) / src_term<score>(a, tile.first + column, h);
+    if constexpr (kCosine) {
+      const int64_t position = rows.first_edge + positions[edge];
+      const float dot = numbers.x,
+                  logit = logit_of<score>(a, dot, terms.dst(node), terms.src(column), position, h).value;
+      numbers.x = exp_difference(logit, a.at(g.lse, a.scalar(tile.first + node, h))) * dropout.factor(position, h);
+      sum += numbers.y * dot;
+    } else {
+      sum += numbers.y;
     }
     return numbers;
   };
@@ -181,13 +256,16 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
     float sum = 0;
     columns.for_batches(place, column, [&](int batch, int edge, int left) {
       uint2 offsets;
-      const float2 x = numbers_of(edge, column, left > 0, offsets.x),
-                   y = numbers_of(edge + 1, column, left > 1, offsets.y);
+      const float2 x = numbers_of(edge, column, left > 0, offsets.x, sum),
+                   y = numbers_of(edge + 1, column, left > 1, offsets.y, sum);
       columns.offsets[batch] = offsets;
       reordered[batch] = {x.x, y.x, x.y, y.y};
-      sum += x.y + y.y;
     });
     if (!kNeedsDots && column >= 0) static_cast<float*>(g.src)[a.scalar(tile.first + column, h)] = sum;
+    if (kCosine && column >= 0) {
+      const float norm = norms[column];
+      projections[column] = norm_counts(a, norm) ? -(projections[column] + sum) * norm * norm : 0;
+    }
   });
   if (!__syncthreads_and(fits)) return false;
   for (int batch = threadIdx.x; batch < columns.batches() * kGroups; batch += S::kThreads) {
@@ -197,16 +275,10 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
   }
   __syncthreads();
 
-  chunk.start(rows_of(kNeedsDots ? a.dst : g.grad_out), chunks - 1);
-  chunk.set_zeros();
-#pragma unroll 1
-  for (int i = passes - 1; i >= 0; --i) {  // dK, then dV
-    const bool is_src = kNeedsDots && i >= chunks;
-    chunk.wait();
-    store_sums<S>(columns, chunk, is_src ? gradients : weights, rows_of(is_src ? g.src : g.value), i % chunks);
-    if (i == 0) break;
-    __syncthreads();
-    chunk.start(rows_of(kNeedsDots && i - 1 >= chunks ? a.dst : g.grad_out), (i - 1) % chunks);
+  if constexpr (kCosine) {
+    add_columns_of_x<S>(a, g, columns, chunk, weights, gradients, projections, rows_of, chunks);
+  } else {
+    store_columns<kNeedsDots, S>(a, g, columns, chunk, weights, gradients, rows_of, chunks);
   }
   return true;
 }
@@ -220,8 +292,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   for_tiles<S>(
       a, [&](const Tile& tile) { return backward_tile<score, S>(a, g, tile, h, memory, bytes); },
       [&](int n) {
-        edge_by_edge::backward_row<score, kMostFeatures, false>(a, g, n, h);
-        edge_by_edge::backward_column<score, kMostFeatures, false>(a, g, n, h);
+        edge_by_edge::backward_row<score, kMostFeatures, false, false>(a, g, n, h);
+        edge_by_edge::backward_column<score, kMostFeatures, false, false>(a, g, n, h);
       });
 }
 

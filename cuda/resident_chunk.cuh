@@ -16,19 +16,21 @@ struct Shape {
   static constexpr int kNumbers = kSteps * kVec;
 };
 
-// The rows of one head and the tile's nodes of a feature array.
+// What a chunk has of the tile's nodes, in a feature array or in shared memory.
 struct Rows {
   char* first;
   unsigned stride;  // bytes
 
+  // Of one head.
   template <class T>
-  __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, const Tile& tile, int h)
-      : first(const_cast<char*>(reinterpret_cast<const char*>(a.features(data, tile.first, h)))),
+  __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, const Tile& tile, int h, int chunk)
+      : first(const_cast<char*>(reinterpret_cast<const char*>(a.features(data, tile.first, h))) + chunk * kRowBytes),
         stride(static_cast<unsigned>(a.heads * a.head_dim) * sizeof(T)) {}
 
-  __device__ __forceinline__ char* of(int node, int chunk) const {
-    return first + (static_cast<unsigned>(node) * stride + static_cast<unsigned>(chunk * kRowBytes));
-  }
+  __device__ __forceinline__ explicit Rows(unsigned char* chunk)
+      : first(reinterpret_cast<char*>(chunk)), stride(kRowBytes) {}
+
+  __device__ __forceinline__ char* of(int node) const { return first + static_cast<unsigned>(node) * stride; }
 };
 
 // Chunks of matrices, one at a time in shared memory: kRowBytes of each node, and behind them as many zeros, which
@@ -44,13 +46,13 @@ class Chunk {
   }
 
   // Starts to copy; a barrier must have come after the last use of what was there.
-  __device__ __forceinline__ void start(const Rows& rows, int chunk) const {
+  __device__ __forceinline__ void start(const Rows& rows) const {
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory));
     const int piece = threadIdx.x % S::kPieces;
 #pragma unroll 4
     for (int node = threadIdx.x / S::kPieces; node < nodes; node += S::kThreads / S::kPieces) {
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + node * kRowBytes + piece * 16),
-                   "l"(rows.of(node, chunk) + piece * 16));
+                   "l"(rows.of(node) + piece * 16));
     }
     asm volatile("cp.async.commit_group;");
   }
@@ -59,6 +61,28 @@ class Chunk {
   __device__ __forceinline__ void wait() const {
     asm volatile("cp.async.wait_group 0;");
     __syncthreads();
+  }
+
+  __device__ __forceinline__ Rows rows() const { return Rows(memory); }
+
+  // Of nodes' rows, norms [nodes] is made of chunk after chunk, from their squares to their reciprocals, as
+  // reciprocal_norm (normalize.cu) has them.
+  __device__ __forceinline__ void add_to_norms(bool is_first, bool is_last, float eps, float* norms) const {
+    for (int i = threadIdx.x; i - static_cast<int>(threadIdx.x) < nodes * S::kPieces; i += S::kThreads) {
+      const int node = i / S::kPieces;
+      uint4 piece{};
+      if (node < nodes) piece = reinterpret_cast<const uint4*>(memory)[i];
+      float squares = 0;
+#pragma unroll
+      for (int v = 0; v < S::kVec; ++v) {
+        const float x = number_of<typename S::T>(&piece, v);
+        squares += x * x;
+      }
+      squares = lanes_sum<S::kPieces>(squares);
+      if (node >= nodes || i % S::kPieces != 0) continue;
+      if (!is_first) squares += norms[node];
+      norms[node] = is_last ? 1 / max(sqrtf(squares), eps) : squares;
+    }
   }
 };
 
@@ -78,9 +102,19 @@ template <class S>
 struct Packed {
   uint4 steps[S::kSteps];
 
+  // kAnywhere: from global or shared memory.
+  template <bool kAnywhere = false>
   __device__ __forceinline__ void load(const char* row, const Pieces<S>& pieces) {
 #pragma unroll
-    for (int s = 0; s < S::kSteps; ++s) steps[s] = __ldg(reinterpret_cast<const uint4*>(row + pieces[s]));
+    for (int s = 0; s < S::kSteps; ++s) {
+      const auto* piece = reinterpret_cast<const uint4*>(row + pieces[s]);
+      steps[s] = kAnywhere ? *piece : __ldg(piece);
+    }
+  }
+  // What the block has stored, before a barrier.
+  __device__ __forceinline__ void load_stored(const char* row, const Pieces<S>& pieces) {
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) steps[s] = __ldcg(reinterpret_cast<const uint4*>(row + pieces[s]));
   }
   __device__ __forceinline__ void load_shared(const unsigned char* row, const Pieces<S>& pieces) {
 #pragma unroll

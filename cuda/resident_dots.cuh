@@ -75,17 +75,17 @@ class OwnRow<S> {
   const Packed<S> own_;
 };
 
-// The warp's own rows of a chunk's features, a slice ahead: the first is on its way as soon as there is one of these.
-template <class S>
+// The warp's own rows, a slice ahead: the first is on its way as soon as there is one of these. kAnywhere: they may be
+// those of a chunk.
+template <class S, bool kAnywhere>
 class OwnRows {
  public:
-  __device__ __forceinline__ OwnRows(const Slices<S>& edges, const Rows& rows, int chunk_number)
-      : edges_(edges), rows_(rows), chunk_number_(chunk_number) {
+  __device__ __forceinline__ OwnRows(const Slices<S>& edges, const Rows& rows) : edges_(edges), rows_(rows) {
     load(threadIdx.x / kWarp);
   }
 
-  // sums (+)= own rows times rows of the chunk: a number for each edge.
-  __device__ __forceinline__ void add_dots(const Chunk<S>& chunk, float* sums) {
+  // sums = own rows times rows of the chunk, or, if it is not the first, += : a number for each edge.
+  __device__ __forceinline__ void add_dots(const Chunk<S>& chunk, bool is_first, float* sums) {
 #pragma unroll 1
     for (int t = threadIdx.x / kWarp; t < edges_.count(); t += S::kWarps) {
       const OwnRow<S> own(next_);
@@ -96,19 +96,18 @@ class OwnRows {
         for (int u = 0; u < kBatches * kBatch; ++u) {
           others[u].load_shared(chunk.memory + (&offsets[u / kBatch].x)[u % kBatch], pieces_);
         }
-        own.add_dots(others, chunk_number_ == 0, sums + place * kBatch);
+        own.add_dots(others, is_first, sums + place * kBatch);
       });
     }
   }
 
  private:
   __device__ __forceinline__ void load(int t) {
-    if (t < edges_.count()) next_.load(rows_.of(edges_.row(t).node, chunk_number_), pieces_);
+    if (t < edges_.count()) next_.template load<kAnywhere>(rows_.of(edges_.row(t).node), pieces_);
   }
 
   const Slices<S>& edges_;
   const Rows rows_;
-  const int chunk_number_;
   const Pieces<S> pieces_;
   Packed<S> next_;
 };

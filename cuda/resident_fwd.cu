@@ -1,5 +1,6 @@
 // Resident forward: chunks of K give logits, or two numbers do, which stay in shared memory; their softmax is taken in
-// place, and chunks of V give `out` (resident.cuh).
+// place, and chunks of V give `out` (resident.cuh). With cosine scores Q, K and V are one matrix, and its norms are
+// made of the same chunks.
 #include "resident.cuh"
 #include "resident_shapes.cuh"
 
@@ -11,14 +12,16 @@ using namespace resident;
 // A row's dots, or what the score does without, become weights that sum to 1, those that dropout keeps scaled. Stores
 // lse. By one thread.
 template <Score score, class S>
-__device__ __forceinline__ void softmax(const Typed<typename S::T>& a, const Outputs& outputs,
-                                        const Dropout<float>& dropout, const Tile& tile, const Slices<S>& edges,
-                                        float* numbers, int place, int row, int h) {
-  const float own_term = row < 0 ? 0.f : dst_term<score>(a, tile.first + row, h);
+__device__ __forceinline__ void softmax(const NodeTerms<score, typename S::T>& terms, const Outputs& outputs,
+                                        const Dropout<float>& dropout, const Slices<S>& edges, float* numbers,
+                                        int place, int row) {
+  const auto& a = terms.a;
+  const int h = terms.h;
+  const float own_term = row < 0 ? 0.f : terms.dst(row);
   float2* pairs = reinterpret_cast<float2*>(numbers);
   const auto logit = [&](float dot, int slot, int edge, bool is_edge) {
     if (!is_edge) return -INFINITY;
-    const float term = src_term<score>(a, tile.first + edges.node(slot), h);
+    const float term = terms.src(edges.node(slot));
     return logit_of<score>(a, dot, own_term, term, edges.first_edge + edge, h).value;
   };
   float largest = -INFINITY, sum = 0;
@@ -41,25 +44,29 @@ __device__ __forceinline__ void softmax(const Typed<typename S::T>& a, const Out
     }
     pairs[batch] = p;
   });
-  if (row >= 0) static_cast<float*>(outputs.lse)[a.scalar(tile.first + row, h)] = largest + log(sum);
+  if (row >= 0) static_cast<float*>(outputs.lse)[a.scalar(terms.tile.first + row, h)] = largest + log(sum);
 }
 
-// Shared memory: a chunk, what slices have of rows; then, of slots, a number each, before that the other nodes of
-// edges, and offsets.
+// Shared memory: a chunk, what slices have of rows, cosine's norms; then, of slots, a number each, before that the
+// other nodes of edges, and offsets.
 template <Score score, class S>
 __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, const Outputs& outputs, const Tile& tile,
                                              int h, unsigned char* memory, int bytes) {
   const Chunk<S> chunk{memory, tile.nodes};
-  const int64_t rows_begin = chunk_bytes_of(tile.nodes), edges_begin = rows_begin + row_bytes_of(tile.nodes);
+  constexpr bool kCosine = score == Score::cosine;
+  const int64_t rows_begin = chunk_bytes_of(tile.nodes), norms_begin = rows_begin + row_bytes_of(tile.nodes);
+  const int64_t edges_begin = norms_begin + kCosine * number_bytes_of(tile.nodes);
   if (edges_begin > bytes) return false;
-  const auto rows_of = [&](const void* data) { return Rows(a, data, tile, h); };
+  float* norms = reinterpret_cast<float*>(memory + norms_begin);
+  const NodeTerms<score, typename S::T> terms{a, tile, h, norms};
+  const auto rows_of = [&](const void* data, int chunk_number) { return Rows(a, data, tile, h, chunk_number); };
   const int chunks = a.head_dim * static_cast<int>(sizeof(typename S::T)) / kRowBytes;
   constexpr bool kNeedsDots = score != Score::additive;
   Slices<S> sides[] = {Slices<S>(tile, memory + rows_begin)};
   const Index* ptrs[] = {&a.rowptr};
   Slices<S>& edges = sides[0];
   bool fits = sort_rows(sides, ptrs, a.num_edges, [&] {
-    chunk.start(rows_of(kNeedsDots ? a.src : a.value), 0);
+    chunk.start(kNeedsDots ? rows_of(a.src, 0) : rows_of(a.value, chunks - 1));
     chunk.set_zeros();
   });
   const int64_t edge_bytes = fits ? edge_bytes_of(edges.batches()) : 0;
@@ -78,23 +85,32 @@ __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, cons
   }
 #pragma unroll 1
   for (int c = 0; kNeedsDots && c < chunks; ++c) {
-    OwnRows<S> own(edges, rows_of(a.dst), c);
-    chunk.wait();
-    own.add_dots(chunk, numbers);
+    const bool is_first = c == 0, is_last = c + 1 == chunks;
+    if constexpr (kCosine) {
+      chunk.wait();
+      chunk.add_to_norms(is_first, is_last, static_cast<float>(a.eps), norms);
+      OwnRows<S, true>(edges, chunk.rows()).add_dots(chunk, is_first, numbers);
+    } else {
+      OwnRows<S, false> own(edges, rows_of(a.dst, c));
+      chunk.wait();
+      own.add_dots(chunk, is_first, numbers);
+    }
     __syncthreads();
-    const bool is_last = c + 1 == chunks;
-    chunk.start(rows_of(is_last ? a.value : a.src), is_last ? 0 : c + 1);
+    if (!is_last) {
+      chunk.start(rows_of(a.src, c + 1));
+    } else if (!kCosine) {  // of K, which is V with cosine scores, the last is needed again
+      chunk.start(rows_of(a.value, chunks - 1));
+    }
   }
   const Dropout dropout(a);
-  edges.for_places(
-      [&](int place, int row) { softmax<score>(a, outputs, dropout, tile, edges, numbers, place, row, h); });
+  edges.for_places([&](int place, int row) { softmax<score>(terms, outputs, dropout, edges, numbers, place, row); });
 #pragma unroll 1
-  for (int c = 0; c < chunks; ++c) {
+  for (int c = chunks - 1; c >= 0; --c) {
     chunk.wait();
-    store_sums<S>(edges, chunk, numbers, rows_of(outputs.out), c);
-    if (c + 1 == chunks) break;
+    store_sums<S>(edges, chunk, numbers, rows_of(outputs.out, c));
+    if (c == 0) break;
     __syncthreads();
-    chunk.start(rows_of(a.value), c + 1);
+    chunk.start(rows_of(a.value, c - 1));
   }
   return true;
 }
@@ -107,7 +123,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int h = blockIdx.y;
   for_tiles<S>(
       a, [&](const Tile& tile) { return forward_tile<score, S>(a, outputs, tile, h, memory, bytes); },
-      [&](int i) { edge_by_edge::forward_row<score, kMostFeatures>(a, outputs, i, h); });
+      [&](int i) { edge_by_edge::forward_row<score, kMostFeatures, false>(a, outputs, i, h); });
 }
 
 }  // namespace

@@ -32,14 +32,15 @@ constexpr int64_t bytes_of_block(int blocks) {
 
 DFGNN_EVERYWHERE constexpr int64_t slots_of_nodes(int64_t nodes) { return (nodes + kGroups - 1) / kGroups * kGroups; }
 
-// A chunk of so many nodes, and zeros behind it; what the slices of nodes take, places of nodes, and 4
-// bytes an edge of batches.
+// A chunk of so many nodes, and zeros behind it; what the slices of nodes take, places of nodes, a number of each, and
+// 4 bytes an edge of batches.
 DFGNN_EVERYWHERE constexpr int64_t chunk_bytes_of(int64_t nodes) { return (nodes + 1) * kRowBytes; }
 DFGNN_EVERYWHERE constexpr int64_t row_bytes_of(int64_t nodes) {
   const int64_t shorts = nodes + 1 + slots_of_nodes(nodes) + slots_of_nodes(nodes) / kGroups + 1;
   return (2 * shorts + 15) / 16 * 16;
 }
 DFGNN_EVERYWHERE constexpr int64_t place_bytes_of(int64_t nodes) { return (2 * nodes + 15) / 16 * 16; }
+DFGNN_EVERYWHERE constexpr int64_t number_bytes_of(int64_t nodes) { return (4 * nodes + 15) / 16 * 16; }
 DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batches * (kGroups * kBatch * 4); }
 
 // At the most so many batches have nodes with as many of their own, one of them `longest`: a slice has as many as the
@@ -53,20 +54,22 @@ DFGNN_EVERYWHERE constexpr int64_t batches_of_slices(int64_t of_nodes, int64_t l
 }
 
 // All that a tile takes in a pass. Where the longest row is known, to have so many edges, rows' batches may be fewer.
+// Cosine scores have a number of each node beside, and two in the backward pass.
 constexpr int64_t kTooMany = 1 << 14;
-constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degree) {
+constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degree, bool is_cosine) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
   if (max_degree >= 0 && max_degree < kTooMany * kBatch) {
     const int64_t at_most = slots_of_nodes(nodes) / kGroups * batches_of(max_degree);
     if (at_most < batches) batches = at_most;
   }
-  return chunk_bytes_of(nodes) + row_bytes_of(nodes) + 2 * edge_bytes_of(batches);
+  return chunk_bytes_of(nodes) + row_bytes_of(nodes) + is_cosine * number_bytes_of(nodes) + 2 * edge_bytes_of(batches);
 }
-constexpr int64_t backward_bytes(int64_t nodes, int64_t batches) {
+constexpr int64_t backward_bytes(int64_t nodes, int64_t batches, bool is_cosine) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
   const int64_t chunk = chunk_bytes_of(nodes), edges = edge_bytes_of(batches);
   const int64_t reordered = 3 * edges + place_bytes_of(nodes);
-  return (chunk > reordered ? chunk : reordered) + 3 * edges + 2 * row_bytes_of(nodes);
+  return (chunk > reordered ? chunk : reordered) + 3 * edges + 2 * row_bytes_of(nodes) +
+         2 * is_cosine * number_bytes_of(nodes);
 }
 
 }  // namespace dfgnn::cuda::resident

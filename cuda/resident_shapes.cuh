@@ -44,8 +44,9 @@ __device__ __forceinline__ void for_tiles(const Typed<typename S::T>& a, const V
 template <Score score, class T, class Launch>
 cudaError_t for_resident_threads(const Attention& a, Pass pass, const Launch& launch) {
   constexpr int kThreads = 768;  // of a multiprocessor
-  const int64_t bytes = pass == Pass::forward ? forward_bytes(a.tile_nodes, a.tile_batches, a.max_degree)
-                                              : backward_bytes(a.tile_nodes, a.tile_batches);
+  constexpr bool kCosine = score == Score::cosine;
+  const int64_t bytes = pass == Pass::forward ? forward_bytes(a.tile_nodes, a.tile_batches, a.max_degree, kCosine)
+                                              : backward_bytes(a.tile_nodes, a.tile_batches, kCosine);
   const auto fits = [bytes]<class S>() { return bytes <= bytes_of_block(S::kBlocks); };
   using Small = Shape<T, kThreads / 8, 8>;
   using Medium = Shape<T, kThreads / 4, 4>;
@@ -79,7 +80,7 @@ cudaError_t for_resident_shape(const Attention& a, Pass pass, const Launch& laun
     case Score::dot:
       return for_resident_type<Score::dot>(a, pass, launch);
     case Score::cosine:
-      return for_resident_type<Score::cosine>(a, pass, launch);
+      return a.dst == a.src ? for_resident_type<Score::cosine>(a, pass, launch) : cudaErrorNotSupported;
     case Score::additive:
       return for_resident_type<Score::additive>(a, pass, launch);
     default:

@@ -5,15 +5,19 @@
 
 namespace dfgnn::cuda::resident {
 
-// Stores to rows of a chunk the sums over edges of weights * rows of the chunk in shared memory.
-template <class S>
+// Stores to rows of a chunk the sums over edges of weights * rows of the chunk in shared memory. kAdds: adds them to
+// what the block has stored there, with own_factors [nodes], if there are any, times the nodes' own rows of the chunk.
+template <class S, bool kAdds = false>
 __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S>& chunk, const float* weights,
-                                           const Rows& to, int chunk_number) {
+                                           const Rows& to, const float* own_factors = nullptr) {
   const Pieces<S> pieces;
 #pragma unroll 1
   for (int t = threadIdx.x / kWarp; t < edges.count(); t += S::kWarps) {
     const SliceRow row = edges.row(t);
+    char* target = to.of(row.node);
     float sum[S::kNumbers] = {};
+    Packed<S> before;
+    if constexpr (kAdds) before.load_stored(target, pieces);
     edges.for_steps(t, [&]<int kBatches>(int place, const uint2(&offsets)[kBatches]) {
       float2 factors[kBatches];
 #pragma unroll
@@ -27,8 +31,17 @@ __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S
         for (int x = 0; x < S::kNumbers; ++x) sum[x] += factor * other.number(x / S::kVec, x % S::kVec);
       }
     });
+    if constexpr (kAdds) {
+      Packed<S> own;
+      own.load_shared(chunk.memory + row.node * kRowBytes, pieces);
+      const float factor = own_factors ? own_factors[row.node] : 0;
+#pragma unroll
+      for (int x = 0; x < S::kNumbers; ++x) {
+        sum[x] += before.number(x / S::kVec, x % S::kVec);
+        if (factor != 0) sum[x] += factor * own.number(x / S::kVec, x % S::kVec);
+      }
+    }
     if (!row.live) continue;
-    char* target = to.of(row.node, chunk_number);
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
       store_vector(reinterpret_cast<typename S::T*>(target + pieces[s]),

@@ -183,22 +183,26 @@ struct Features {
   }
 };
 
+// Writes the pair of features that a lane has of each row's n-th tile.
+template <class S>
+__device__ __forceinline__ void store_row_pair(typename S::T* row, int features, int n, const float2& pair) {
+  const int feature = 8 * n + 2 * lane_in_group();
+  if (feature >= features) return;
+  if constexpr (sizeof(typename S::T) == 4) {
+    *reinterpret_cast<float2*>(row + feature) = pair;
+  } else {
+    *reinterpret_cast<uint32_t*>(row + feature) = pack<typename S::T>(pair.x, pair.y);
+  }
+}
+
 // Writes row v of the sums, scaled, to a row of `features` features.
 template <class S>
 __device__ __forceinline__ void store_row(const Features<S>& acc, int v, float scale, typename S::T* row,
                                           int features) {
-  const int feature = 2 * lane_in_group(), left = features - feature;
   const float held = S::kScaled ? power_of_two(254 - acc.exponents[v]) : 1;
 #pragma unroll
   for (int n = 0; n < S::kHeadFeatures / 8; ++n) {
-    if (8 * n >= left) break;
-    const float x = acc.tiles[n][2 * v] * scale * held, y = acc.tiles[n][2 * v + 1] * scale * held;
-    auto* to = row + feature + 8 * n;
-    if constexpr (sizeof(typename S::T) == 4) {
-      *reinterpret_cast<float2*>(to) = make_float2(x, y);
-    } else {
-      *reinterpret_cast<uint32_t*>(to) = pack<typename S::T>(x, y);
-    }
+    store_row_pair<S>(row, features, n, {acc.tiles[n][2 * v] * scale * held, acc.tiles[n][2 * v + 1] * scale * held});
   }
 }
 

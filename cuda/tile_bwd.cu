@@ -7,6 +7,7 @@
 #include "tile_edges.cuh"
 #include "tile_logit.cuh"
 #include "tile_masks.cuh"
+#include "tile_one_x.cuh"
 #include "tile_products.cuh"
 #include "tile_shapes.cuh"
 
@@ -241,20 +242,36 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   }
   if (kSeveral && active == 0) turn.go_on(start);
 
+  const bool is_one_x = score == Score::cosine && g.by_beta;
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    float infinite = 0;
+    float infinite = 0, dots[S::kHeads] = {};
+    GradientOfX<S> x[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) {
-      infinite += nan_if_infinite<S>(grad[k], v) + grad_scalar[k][v] * 0.0f;
+      if (is_one_x) {
+        x[k] = {a, g, i[v], h + k};
+        dots[k] = x[k].dot(grad[k], v);
+      }
+      infinite += nan_if_infinite<S>(grad[k], v) + (grad_scalar[k][v] + dots[k]) * 0.0f;
+    });
+    others |= rows_not_zero(infinite, v);
+    for_heads<S>(a.heads, h, [&](int k) {
+      if (is_one_x) {
+        const int64_t scalar = a.scalar(i[v], h + k);
+        const float norm = a.at(a.src_scale, scalar), term = a.at(a.dst_scale, scalar);
+        if (others >> warp_row(v) & 1) return;
+        x[k].store(grad[k], v, term, norm_counts(a, norm) ? -norm * norm * term * dots[k] : 0);
+        if (lane_in_group() == 0) static_cast<float*>(g.by_beta)[scalar] = norm * dots[k];
+        return;
+      }
       const float scalar = lanes_sum<4>(grad_scalar[k][v]);
       if (others >> warp_row(v) & 1) return;
       store_gradient<score, S>(a, g.dst, i[v], h + k, grad[k], v, scalar);
     });
-    others |= rows_not_zero(infinite, v);
   }
   for_rows_of(others, w, [&](int n) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::backward_row<score, S::kHeadFeatures, true>(a, g, n, k);
+      edge_by_edge::backward_row<score, S::kHeadFeatures, true, true>(a, g, n, k);
     }
   });
 }
@@ -351,21 +368,36 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   }
   if (kSeveral && active == 0) turn.go_on(start);
 
+  const bool is_one_x = score == Score::cosine && g.by_beta;
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
-    float infinite = 0;
+    float infinite = 0, dots[S::kHeads] = {};
+    GradientOfX<S> x[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) {
-      infinite += nan_if_infinite<S>(grad[k], v) + nan_if_infinite<S>(grad_value[k], v) + grad_scalar[k][v] * 0.0f;
+      if (is_one_x) {
+        x[k] = {a, g, node[v], h + k};
+        dots[k] = x[k].dot(grad[k], v);
+      }
+      infinite += nan_if_infinite<S>(grad[k], v) + nan_if_infinite<S>(grad_value[k], v);
+      infinite += (grad_scalar[k][v] + dots[k]) * 0.0f;
+    });
+    others |= rows_not_zero(infinite, v);
+    for_heads<S>(a.heads, h, [&](int k) {
+      if (is_one_x) {
+        const float norm = a.at(a.src_scale, a.scalar(node[v], h + k));
+        if (others >> warp_row(v) & 1 || window_row(v) >= w.count) return;  // past the end, the last row again
+        x[k].add(grad[k], v, norm, norm_counts(a, norm) ? -norm * norm * norm * dots[k] : 0, grad_value[k]);
+        return;
+      }
       const float scalar = lanes_sum<4>(grad_scalar[k][v]);
       if (others >> warp_row(v) & 1) return;
       store_row<S>(grad_value[k], v, 1, a.features(g.value, node[v], h + k), a.head_dim);
       store_gradient<score, S>(a, g.src, node[v], h + k, grad[k], v, scalar);
     });
-    others |= rows_not_zero(infinite, v);
   }
   for_rows_of(others, w, [&](int n) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::backward_column<score, S::kHeadFeatures, true>(a, g, n, k);
+      edge_by_edge::backward_column<score, S::kHeadFeatures, true, true>(a, g, n, k);
     }
   });
 }

@@ -229,7 +229,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   }
   for_rows_of(others, w, [&](int row) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::forward_row<score, S::kHeadFeatures>(a, outputs, row, k);
+      edge_by_edge::forward_row<score, S::kHeadFeatures, true>(a, outputs, row, k);
     }
   });
 }

@@ -334,12 +334,12 @@ def _with_masks(g: Graph) -> Graph:
 def _may_choose_tile(g: Graph) -> bool:
     """By bounds of what method.cpp has: no block costs less than 54 edges, no node saves more than
     20. Where "resident" takes both passes, it leaves to "tile" what has 54 edges a block or more,
-    among it narrow heads, which save nothing on nodes, and, forward, float32's cosines, for which
-    a block costs 109 and a node saves 4.5. (Heads that it does not take are left to "tile" as well;
-    each call of these makes the masks that are not here.)"""
+    among it narrow heads, which save nothing on nodes. (What it does not take, other heads and
+    cosines of two features, is left to "tile" as well; each call of these makes the masks that are
+    not here.)"""
     edges, nodes, blocks = g.col.size(0), g.num_dst, g.tile_blocks
     if _resident_takes(g):
-        return 54 * blocks <= edges or 218 * blocks < 2 * edges + 9 * nodes
+        return 54 * blocks <= edges
     return 54 * blocks < edges + 20 * nodes
 
 
@@ -353,7 +353,7 @@ def _resident_takes(g: Graph) -> bool:
 
 def _may_be_sparse(g: Graph) -> bool:
     """Whether tiles are so sparse that method "auto" should be able to choose "resident"."""
-    is_dense = 110 * g.tile_blocks < g.col.size(0) + 4 * g.num_dst
+    is_dense = 130 * g.tile_blocks < g.col.size(0) + 4 * g.num_dst
     return g.tile_blocks >= 0 and not is_dense and g.num_dst > 0 and g.col.size(0) > 0
 
 

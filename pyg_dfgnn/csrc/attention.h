@@ -25,24 +25,27 @@ inline bool value_is_src(Score score) { return score == Score::cosine || score =
 // out_i = sum_j dropout(softmax_j(s)) value_j;  lse_i = log sum_j exp(s_ij), -inf for a row without edges (out_i = 0).
 struct Attention {
   Score score;
-  at::Tensor rowptr, col;           // CSR by destination, [N_dst + 1] and [E], both int32 or both int64
-  at::Tensor colptr, row, perm;     // CSC by source, [N_src + 1], [E], [E]: perm[c] is the CSR position of CSC entry c
-                                    // (same dtype as rowptr; defined in a backward pass only)
-  at::Tensor dst;                   // T [N_dst, H, D]; additive: A [N_dst, H]
-  at::Tensor src;                   // T [N_src, H, D]; additive: A [N_src, H]
-  at::Tensor value;                 // T [N_src, H, D]; the same tensor as src where value_is_src
-  at::Tensor dst_scale, src_scale;  // cosine only: A [N_dst, H] beta / |x_i| and A [N_src, H] 1 / |x_j|
-  at::Tensor att;                   // additive_v2 only: A [H, D]
-  at::Tensor a_edge;                // additive only, optional: A [E, H] in CSR order
-  at::Tensor bias;                  // optional: A [E, H] in CSR order
-  double scale = 1.0;               // dot only
-  double negative_slope = 0.0;      // additive, additive_v2
-  double dropout_p = 0.0;           // in [0, 1]
-  at::Tensor seed;                  // int64 [1] on the operands' device; defined where dropout_p > 0
-  at::Tensor tiles;                 // where the caller gave them, alone or with masks (graph.cpp) or their list
-  int64_t max_degree = -1;          // edges of the longest row, where the caller gave it
-  int64_t tile_nodes = -1;          // the most of a tile, for the resident method, where the caller gave them,
-  int64_t tile_batches = -1;        // and the most batches of edges
+  at::Tensor rowptr, col;        // CSR by destination, [N_dst + 1] and [E], both int32 or both int64
+  at::Tensor colptr, row, perm;  // CSC by source, [N_src + 1], [E], [E]: perm[c] is the CSR position of CSC entry c
+                                 // (same dtype as rowptr; defined in a backward pass only)
+  at::Tensor dst;                // T [N_dst, H, D]; additive: A [N_dst, H]
+  at::Tensor src;                // T [N_src, H, D]; additive: A [N_src, H]
+  at::Tensor value;              // T [N_src, H, D]; the same tensor as src where value_is_src
+  at::Tensor beta;               // cosine only: A [1] or [H]
+  double eps = 0.0;              // cosine only: norms count from there on
+  at::Tensor dst_scale,
+      src_scale;                // cosine only, of set_scales(): A [N_dst, H] beta / |x_i| and A [N_src, H] 1 / |x_j|
+  at::Tensor att;               // additive_v2 only: A [H, D]
+  at::Tensor a_edge;            // additive only, optional: A [E, H] in CSR order
+  at::Tensor bias;              // optional: A [E, H] in CSR order
+  double scale = 1.0;           // dot only
+  double negative_slope = 0.0;  // additive, additive_v2
+  double dropout_p = 0.0;       // in [0, 1]
+  at::Tensor seed;              // int64 [1] on the operands' device; defined where dropout_p > 0
+  at::Tensor tiles;             // where the caller gave them, alone or with masks (graph.cpp) or their list
+  int64_t max_degree = -1;      // edges of the longest row, where the caller gave it
+  int64_t tile_nodes = -1;      // the most of a tile, for the resident method, where the caller gave them,
+  int64_t tile_batches = -1;    // and the most batches of edges
 
   int64_t num_dst() const { return rowptr.numel() - 1; }
   int64_t num_src() const { return value.size(0); }
@@ -59,17 +62,21 @@ struct Saved {
   at::Tensor grad_lse;  // optional: A [N_dst, H]
   at::Tensor delta;     // A [N_dst, H]: <grad_out_i, out_i> - grad_lse_i, so that ds = p * (dp - delta). Given to the
                         // CPU; on CUDA a kernel makes it.
+  bool sum_x = false;   // Call::sum_x
 };
 
 // Gradients of the logit's operands as the kernels make them, each with the dtype and shape of its operand;
 // operands.cpp turns cosine's into those of x and beta, and additive_v2's, which lack the factor att, into those of x
 // and att. With ds' = ds * leaky_relu', a number for additive and [D] for additive_v2:
+// Of cosine's one x, dst and src, with sum_x, the kernels of tile and resident make all of it: value is then that of x,
+// by_beta the terms of beta's sum over nodes, A [N_dst, H], and dst and src are undefined.
 struct Gradients {
   at::Tensor dst;     // dot: scale * sum_j ds src_j;  cosine: sum_j ds src_scale_j src_j;  additive, _v2: sum_j ds'
   at::Tensor src;     // dot: scale * sum_i ds dst_i;  cosine: sum_i ds dst_scale_i dst_i;  additive, _v2: sum_i ds'
   at::Tensor value;   // sum_i dropout(p) grad_out_i, T [N_src, H, D]
   at::Tensor a_edge;  // additive, where a_edge is defined: ds', A [E, H]
   at::Tensor bias;    // where bias is defined: ds, A [E, H]
+  at::Tensor by_beta;
 };
 
 using ForwardResult = std::tuple<at::Tensor, at::Tensor>;  // out T [N_dst, H, D], lse A [N_dst, H]

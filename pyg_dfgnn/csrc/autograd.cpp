@@ -24,14 +24,17 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                                const OptTensor& a_edge, const OptTensor& bias, const Call& call) {
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [out, lse] = dispatch_forward(call);
-    ctx->save_for_backward({a, b, c, defined_or_empty(a_edge), defined_or_empty(bias), call.rowptr, call.col,
-                            defined_or_empty(call.colptr), defined_or_empty(call.row), defined_or_empty(call.perm),
-                            defined_or_empty(call.seed), defined_or_empty(call.route.tiles), out, lse});
+    // Of AGNN's one x: where it came from goes once.
+    const bool one_x = call.score == Score::cosine && a.is_same(b);
+    ctx->save_for_backward({one_x ? at::Tensor() : a, b, c, defined_or_empty(a_edge), defined_or_empty(bias),
+                            call.rowptr, call.col, defined_or_empty(call.colptr), defined_or_empty(call.row),
+                            defined_or_empty(call.perm), defined_or_empty(call.seed),
+                            defined_or_empty(call.route.tiles), out, lse});
     // Few entries, as each costs as much as a saved tensor. What differs between batches has its own: compiled autograd
     // takes those for inputs, and what a tuple holds for constants.
     auto& data = ctx->saved_data;
     data["operator"] =
-        std::make_tuple(static_cast<int64_t>(call.op), static_cast<int64_t>(call.score), call.route.method);
+        std::make_tuple(static_cast<int64_t>(call.op), static_cast<int64_t>(call.score), one_x, call.route.method);
     data["parameters"] = std::make_tuple(call.scale, call.parameter, call.dropout_p);
     data["max_degree"] = call.route.max_degree;
     data["tile_blocks"] = call.route.tile_blocks;
@@ -44,21 +47,23 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     auto& data = ctx->saved_data;
-    const auto [op, score, method] = data["operator"].to<std::tuple<int64_t, int64_t, std::string>>();
+    const auto [op, score, one_x, method] = data["operator"].to<std::tuple<int64_t, int64_t, bool, std::string>>();
     const auto [scale, parameter, dropout_p] =
         data["parameters"].to<std::tuple<std::optional<double>, double, double>>();
     Call call = make_call(
         static_cast<Op>(op), static_cast<Score>(score), saved[5], saved[6], as_optional(saved[7]),
-        as_optional(saved[8]), as_optional(saved[9]), saved[0], saved[1], saved[2], as_optional(saved[3]),
+        as_optional(saved[8]), as_optional(saved[9]), saved[one_x ? 1 : 0], saved[1], saved[2], as_optional(saved[3]),
         as_optional(saved[4]), scale, parameter, dropout_p, as_optional(saved[10]),
         make_route(method, data["max_degree"].toSymInt(), as_optional(saved[11]), data["tile_blocks"].toSymInt(),
                    data["tile_nodes"].toSymInt(), data["tile_batches"].toSymInt()));
+    call.sum_x = one_x;
     if (!call.colptr.has_value()) {
       std::tie(call.colptr, call.row, call.perm) = dispatch_csr_to_csc(call.rowptr, call.col, call.value().sym_size(0));
     }
     const at::Tensor& out = saved[12];
     const auto grad_out = grads[0].defined() ? grads[0] : at::zeros_like(out);
     auto result = dispatch_backward(call, {grad_out, as_optional(grads[1]), out, saved[13]});
+    if (one_x) result[0] = at::Tensor();
     if (!call.a_edge.has_value()) result[3] = at::Tensor();
     if (!call.bias.has_value()) result[4] = at::Tensor();
     return {result[0], result[1], result[2], result[3], result[4], at::Tensor()};

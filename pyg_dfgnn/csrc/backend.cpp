@@ -12,13 +12,15 @@ namespace {
 
 struct Cpu {
   static ForwardResult forward(Call call) {
-    const auto attention = make_attention(call);
+    auto attention = make_attention(call);
+    set_scales(attention);
     choose_method(call, attention, Pass::forward);
     return forward_cpu(attention);
   }
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
-    const auto attention = make_attention(call);
+    auto attention = make_attention(call);
+    set_scales(attention);
     choose_method(call, attention, Pass::backward);
     auto saved = make_saved(call, inputs, attention);
     const auto type = saved.lse.scalar_type();
@@ -48,7 +50,7 @@ struct Cuda {
     const auto method = choose_method(call, attention, Pass::backward);
     auto gradients = backward_cuda(with_tiles(std::move(attention), method, Pass::backward), saved, method);
     for (auto* gradient : {&gradients.dst, &gradients.src, &gradients.value}) {
-      *gradient = with_head_dim(*gradient, given.head_dim());
+      if (gradient->defined()) *gradient = with_head_dim(*gradient, given.head_dim());
     }
     return finish_gradients(call, given, gradients);
   }

@@ -51,6 +51,7 @@ struct Call {
   double dropout_p;
   OptTensor seed;
   Route route;
+  bool sum_x = false;  // cosine's backward pass: x_src's gradient is to have x_dst's added, which then is none
 
   const at::Tensor& value() const { return value_is_src(score) ? b : c; }
 };
@@ -61,7 +62,8 @@ struct BackwardInputs {
   at::Tensor out, lse;
 };
 
-// Gradients of a, b, c, a_edge, bias, in this order; the last two have no elements where the call has none.
+// Gradients of a, b, c, a_edge, bias, in this order; the last two have no elements where the call has none, nor the
+// first with sum_x.
 using CallGradients = std::array<at::Tensor, 5>;
 // As all but the additive operators return them: without a_edge.
 using Gradients4 = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
@@ -113,10 +115,12 @@ struct Entry {
   }
 
   static Gradients4 cosine_bwd(T grad_out, O grad_lse, T out, T lse, T rowptr, T col, T colptr, T row, T perm, T x_dst,
-                               T x_src, T beta, O bias, double dropout_p, O seed, double eps, Routing... route) {
-    auto g = Stage::backward(make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta,
-                                       std::nullopt, bias, 1.0, eps, dropout_p, seed, make_route(route...)),
-                             BackwardInputs{grad_out, grad_lse, out, lse});
+                               T x_src, T beta, O bias, double dropout_p, O seed, double eps, bool sum_x,
+                               Routing... route) {
+    auto call = make_call(op, Score::cosine, rowptr, col, colptr, row, perm, x_dst, x_src, beta, std::nullopt, bias,
+                          1.0, eps, dropout_p, seed, make_route(route...));
+    call.sum_x = sum_x;
+    auto g = Stage::backward(std::move(call), BackwardInputs{grad_out, grad_lse, out, lse});
     return {g[0], g[1], g[2], g[4]};
   }
 

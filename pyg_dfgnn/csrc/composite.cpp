@@ -131,7 +131,8 @@ class Composite {
 
 CallGradients backward_composite(const Call& call, const BackwardInputs& inputs) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const auto attention = make_attention(call, By::operators);
+  auto attention = make_attention(call, By::operators);
+  set_scales(attention, By::operators);
   const auto saved = make_saved(call, inputs, attention);
   return finish_gradients(call, attention, Composite(attention, saved).gradients(), By::operators);
 }

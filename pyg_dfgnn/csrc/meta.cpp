@@ -45,7 +45,8 @@ struct Meta {
     check_on_meta(
         {{"grad_out", inputs.grad_out}, {"grad_lse", inputs.grad_lse}, {"out", inputs.out}, {"lse", inputs.lse}});
     const auto like = [](const at::Tensor& t) { return at::empty_like(t, at::MemoryFormat::Contiguous); };
-    return {like(call.a), like(call.b), like(call.c), empty_gradient(call.a_edge, call.value()),
+    const auto grad_a = call.sum_x ? at::empty({0}, call.a.options()) : like(call.a);
+    return {grad_a, like(call.b), like(call.c), empty_gradient(call.a_edge, call.value()),
             empty_gradient(call.bias, call.value())};
   }
 };

@@ -34,12 +34,17 @@ void log_choice(Method method, const std::string& why) {
 
 bool tile_can_run(const Attention& attention) { return tile_takes_heads(attention, attention.head_dim()); }
 
-// Tiles that are listed, of a size that is known and fits in shared memory (of all but small GPUs, where smmf runs).
-bool resident_can_run(const Attention& attention, Pass pass) {
+// Tiles that are listed, of a size that is known and fits in shared memory (of all but small GPUs, where smmf runs);
+// with cosine scores one x alone, and all of its gradient.
+bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
   if (attention.tile_nodes < 0 || attention.tile_batches < 0) return false;
   const int64_t nodes = attention.tile_nodes, batches = attention.tile_batches;
-  const auto bytes = pass == Pass::forward ? cuda::resident::forward_bytes(nodes, batches, attention.max_degree)
-                                           : cuda::resident::backward_bytes(nodes, batches);
+  const bool is_cosine = attention.score == Score::cosine;
+  const bool is_one_x = attention.dst.is_same(attention.src) && (pass == Pass::forward || call.sum_x);
+  if (is_cosine && !is_one_x) return false;
+  const auto bytes = pass == Pass::forward
+                         ? cuda::resident::forward_bytes(nodes, batches, attention.max_degree, is_cosine)
+                         : cuda::resident::backward_bytes(nodes, batches, is_cosine);
   return attention.tiles.defined() && cuda::tile::parts_of(attention.tiles.numel(), attention.num_dst()).list &&
          resident_takes_heads(attention, attention.head_dim()) && bytes <= cuda::resident::bytes_of_block(1);
 }
@@ -88,7 +93,7 @@ bool has_wide_heads(const Attention& attention) {
 // heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times that, and nothing is saved on nodes; and of
 // several tiny ones, which lie beside zeros there, so many times more.
 // _may_choose_tile() of graph.py bounds them all: no block for less than 54, no node for more than 20; and repeats
-// float32's forward cosines, the least of kBlockEdges, and kTiles[0].
+// the least of kBlockEdges, and kTiles[0].
 constexpr int64_t kSmallHead = 32, kTinyHead = 8;
 struct TileCost {
   double block, node;
@@ -99,7 +104,7 @@ struct TileCosts {
 };
 constexpr TileCosts kTileCosts[2][2] = {
     // forward, backward
-    {{{94, 4.5}, {109, 4.5}, {100, 5.5}, 0.9, 2}, {{109, 5.0}, {160, 10.0}, {100, 5.5}, 0.7, 2.5}},  // float32
+    {{{94, 4.5}, {109, 4.5}, {100, 5.5}, 0.9, 2}, {{109, 5.0}, {116, 10.0}, {100, 5.5}, 0.7, 2.5}},  // float32
     {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15, 1}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.15, 1}},     // 16 bits
 };
 
@@ -120,28 +125,25 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
 }
 
 // From times on COCO-SP, MNIST, CIFAR10, and batches of 64 to 1024 graphs of nearest neighbours, with other than dot
-// scores of 1024 (H200, one head of 128): from how many edges a block on tile is the faster one, and how many tiles and
-// heads it takes for resident to be worth it, as a block works on a tile from the beginning to the end, however many
-// multiprocessors are idle. Of graphs whose tiles are sparse enough for a list (_may_be_sparse of graph.py). Forward,
-// smmf gathers with cosine scores half of what resident copies, which in float32 is what counts where edges are few,
-// and several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot scores, 288 instead of 356 with
-// additive ones).
+// scores of 1024 (H200, cosine scores H100, one head of 128): from how many edges a block on tile is the faster one,
+// and how many tiles and heads it takes for resident to be worth it, as a block works on a tile from the beginning to
+// the end, however many multiprocessors are idle. Of graphs whose tiles are sparse enough for a list (_may_be_sparse of
+// graph.py). Forward, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot
+// scores, 288 instead of 356 with additive ones).
 struct BlockEdges {
   double dot, cosine, additive;
 };
 constexpr BlockEdges kBlockEdges[2][2] = {
     // forward, backward
-    {{87, 86, 100}, {86, 86, 90}},  // float32
-    {{58, 54, 92}, {64, 63, 75}},   // 16 bits
+    {{87, 98, 100}, {86, 105, 90}},  // float32
+    {{58, 63, 92}, {64, 78, 75}},    // 16 bits
 };
 constexpr int64_t kTiles[2] = {300, 120};  // forward, backward
-constexpr int64_t kCosineRow = 10;         // edges, on average
 
-bool resident_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
+bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass) {
   const bool is_half = attention.value.element_size() == 2, is_backward = pass == Pass::backward;
   const int64_t nodes = attention.num_dst(), edges = attention.num_edges();
-  if (!resident_can_run(attention, pass)) return false;
-  if (attention.score == Score::cosine && !is_half && !is_backward && edges < kCosineRow * nodes) return false;
+  if (!resident_can_run(call, attention, pass)) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
   if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
   if (blocks < 0 || !tile_can_run(attention) || !tile_is_cheaper(attention, blocks, pass)) return true;
@@ -180,7 +182,7 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
     if (log_enabled()) log_choice(method, c10::str(words...));
     return method;
   };
-  if (resident_is_cheaper(attention, blocks, pass)) {
+  if (resident_is_cheaper(call, attention, blocks, pass)) {
     return log(Method::resident, attention.tile_nodes, " nodes a tile, ", attention.num_edges(), " edges");
   }
   if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention) && tile_is_cheaper(attention, blocks, pass)) {
@@ -217,7 +219,7 @@ Method choose_method(const Call& call, const Attention& attention, Pass pass) {
   if (method == "smmf") return Method::smmf;
   if (method == "pmf") return Method::pmf;
   if (method == "tile") return tile_can_run(attention) ? Method::tile : Method::smmf;
-  if (method == "resident") return resident_can_run(attention, pass) ? Method::resident : Method::smmf;
+  if (method == "resident") return resident_can_run(call, attention, pass) ? Method::resident : Method::smmf;
   TORCH_CHECK(method == "auto", "method: expected 'auto', 'smmf', 'pmf', 'tile' or 'resident', got '", method, "'");
   return choose_automatically(call, attention, pass);
 }

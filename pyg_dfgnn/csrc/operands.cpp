@@ -12,7 +12,7 @@
 namespace dfgnn {
 namespace {
 
-void set_cosine(Attention& attention, const Call& call, By by) {
+void set_cosine(Attention& attention, const Call& call) {
   const auto type = accumulate_type(attention.value.scalar_type());
   const auto& beta = call.c;
   check_device(beta, "beta", attention.value.device());
@@ -20,10 +20,24 @@ void set_cosine(Attention& attention, const Call& call, By by) {
   TORCH_CHECK(call.parameter > 0.0, "eps: expected a number > 0, got ", call.parameter);
   TORCH_CHECK(beta.numel() == 1 || beta.numel() == attention.heads(), "beta: expected 1 element or one a head (",
               attention.heads(), "), got shape ", beta.sizes());
-  attention.src_scale = reciprocal_norm(attention.src, call.parameter, by);
-  const auto dst_norm =
-      attention.dst.is_same(attention.src) ? attention.src_scale : reciprocal_norm(attention.dst, call.parameter, by);
-  attention.dst_scale = dst_norm * beta.reshape({1, beta.numel()}).to(type);
+  attention.beta = beta.dim() == 1 ? beta.contiguous() : beta.reshape({beta.numel()});
+  if (attention.beta.scalar_type() != type) attention.beta = attention.beta.to(type);
+  attention.eps = call.parameter;
+}
+
+// Of x_dst, x_src and the terms of beta's sum over nodes.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cosine_gradients(const Attention& a, const Gradients& g, bool sum_x,
+                                                                By by) {
+  const auto none = at::empty({0}, a.dst.options());
+  if (g.by_beta.defined()) return {none, g.value, g.by_beta};
+  if (sum_x && a.dst.is_same(a.src)) {
+    const auto [grad_x, by_beta] = normalize_backward(a.src, g.dst, a.beta, g.src, g.value, a.eps, by);
+    return {none, grad_x, by_beta};
+  }
+  const auto [grad_dst, by_beta] = normalize_backward(a.dst, g.dst, a.beta, {}, {}, a.eps, by);
+  const auto grad_src = std::get<0>(normalize_backward(a.src, g.src, {}, {}, g.value, a.eps, by));
+  if (sum_x) return {none, grad_dst + grad_src, by_beta};
+  return {grad_dst, grad_src, by_beta};
 }
 
 at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, const at::Tensor& value) {
@@ -32,13 +46,16 @@ at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, 
 
 // x.sum(0), of nodes, in the same order whatever the number of threads: of a sum that has one element, torch gives each
 // thread a part.
-at::Tensor sum_of_nodes(const at::Tensor& x) {
+at::Tensor sum_of_nodes(const at::Tensor& x, [[maybe_unused]] By by) {
+#ifdef DFGNN_WITH_CUDA
+  if (by == By::kernels && x.is_cuda() && x.dim() == 2) return sum_of_scalars_cuda(x);
+#endif
   constexpr int64_t kRun = 1024;
   const int64_t nodes = x.size(0), whole = nodes / kRun * kRun;
   if (nodes <= kRun || x.is_cuda()) return x.sum(0);
   std::vector<int64_t> runs = {nodes / kRun, kRun};
   runs.insert(runs.end(), x.sizes().begin() + 1, x.sizes().end());
-  return sum_of_nodes(x.narrow(0, 0, whole).reshape(runs).sum(1)) + x.narrow(0, whole, nodes - whole).sum(0);
+  return sum_of_nodes(x.narrow(0, 0, whole).reshape(runs).sum(1), by) + x.narrow(0, whole, nodes - whole).sum(0);
 }
 
 }  // namespace
@@ -86,7 +103,7 @@ Attention make_attention(const Call& call, By by) {
     attention.src = value_is_src(call.score) ? attention.value : call.b.contiguous();
     if (value_is_src(call.score) && call.a.is_same(call.b)) attention.dst = attention.src;
   }
-  if (call.score == Score::cosine) set_cosine(attention, call, by);
+  if (call.score == Score::cosine) set_cosine(attention, call);
   if (call.score == Score::additive_v2) {
     attention.att = logit_term(call.c, names.c, value, {heads, head_dim}, "[heads, head size]");
   }
@@ -129,6 +146,14 @@ Attention make_attention(const Call& call, By by) {
   return attention;
 }
 
+void set_scales(Attention& a, By by) {
+  if (a.score != Score::cosine) return;
+  const bool is_one = a.dst.is_same(a.src);
+  auto [norm, scaled] = reciprocal_norms(a.dst, a.beta, a.eps, by, is_one);
+  a.dst_scale = std::move(scaled);
+  a.src_scale = is_one ? std::move(norm) : reciprocal_norms(a.src, {}, a.eps, by).reciprocal;
+}
+
 Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention& attention) {
   const auto& value = attention.value;
   const auto type = accumulate_type(value.scalar_type());
@@ -143,7 +168,11 @@ Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention
   TORCH_CHECK(call.dropout_p == 0.0 || call.seed.has_value(),
               "seed: expected the seed of the forward pass, got None with dropout_p = ", call.dropout_p);
 
+  TORCH_CHECK(!call.sum_x || call.a.sizes() == call.b.sizes(), "sum_x: expected x_dst and x_src of one shape, got ",
+              call.a.sizes(), " and ", call.b.sizes());
+
   Saved saved;
+  saved.sum_x = call.sum_x;
   saved.grad_out = inputs.grad_out.contiguous();
   saved.out = inputs.out.contiguous();
   saved.lse = to_accumulate(inputs.lse, type);
@@ -171,15 +200,11 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
     const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
     grad_x_dst = attention.att * g_dst;
     grad_x_src = attention.att * g_src + gradients.value;
-    grad_c = sum_of_nodes(x_dst * g_dst) + sum_of_nodes(x_src * g_src);
+    grad_c = sum_of_nodes(x_dst * g_dst, by) + sum_of_nodes(x_src * g_src, by);
   } else {
-    const auto beta = call.c.reshape({call.c.numel()}).to(type).contiguous();
-    at::Tensor by_beta, unused;
-    std::tie(grad_x_dst, by_beta) = normalize_backward(attention.dst, gradients.dst, call.parameter, beta, {}, by);
-    std::tie(grad_x_src, unused) =
-        normalize_backward(attention.src, gradients.src, call.parameter, {}, gradients.value, by);
-    by_beta = sum_of_nodes(by_beta);
-    grad_c = call.c.numel() == 1 ? by_beta.sum() : by_beta;
+    at::Tensor by_beta;
+    std::tie(grad_x_dst, grad_x_src, by_beta) = cosine_gradients(attention, gradients, call.sum_x, by);
+    grad_c = sum_of_nodes(call.c.numel() == 1 ? by_beta.reshape({by_beta.numel(), 1}) : by_beta, by);
   }
   return {grad_x_dst.to(value.scalar_type()), grad_x_src.to(value.scalar_type()),
           grad_c.reshape(call.c.sizes()).to(call.c.scalar_type()), grad_a_edge, grad_bias};

@@ -12,8 +12,11 @@ struct Names {
 Names names_of(Score score);
 
 // Checks the call's arguments (a TORCH_CHECK names the argument, what it was and what it should be) and lays them out
-// for the kernels: contiguous, scalars of the logits in the accumulation type, cosine's norms taken.
+// for the kernels: contiguous, scalars of the logits in the accumulation type.
 Attention make_attention(const Call& call, By by = By::kernels);
+
+// Makes cosine's scales, which all kernels read but those of resident.
+void set_scales(Attention& attention, By by = By::kernels);
 
 // The same for the arguments of a backward call.
 Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention& attention);

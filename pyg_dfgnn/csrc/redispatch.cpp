@@ -82,7 +82,7 @@ CallGradients backward(const Call& c, const BackwardInputs& in) {
     case Score::dot:
       return without_a_edge(with_head(dot, c.scale, c.bias, c.dropout_p, c.seed));
     case Score::cosine:
-      return without_a_edge(with_head(cosine, c.bias, c.dropout_p, c.seed, c.parameter));
+      return without_a_edge(with_head(cosine, c.bias, c.dropout_p, c.seed, c.parameter, c.sum_x));
     case Score::additive_v2:
       return without_a_edge(with_head(additive_v2, c.bias, c.dropout_p, c.parameter, c.seed));
     default: {

@@ -42,7 +42,7 @@ void define_family(torch::Library& m, const std::string& forward, const std::str
   def(backward + ".dot(" + kBackwardHead + "Tensor q, Tensor k, Tensor v, float? scale=None, " + kBackwardTail + route +
       ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)");
   def(backward + ".cosine(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor beta, " + kBackwardTail + cosine +
-      route + ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_beta, Tensor grad_bias)");
+      ", bool sum_x=False" + route + ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_beta, Tensor grad_bias)");
   def(backward + ".additive(" + kBackwardHead + "Tensor a_dst, Tensor a_src, Tensor v, " + additive + kBackwardTail +
       route + ") -> (Tensor grad_a_dst, Tensor grad_a_src, Tensor grad_v, Tensor grad_a_edge, Tensor grad_bias)");
   def(backward + ".additive_v2(" + kBackwardHead + "Tensor x_dst, Tensor x_src, Tensor att, " + additive_v2 + kSeed +

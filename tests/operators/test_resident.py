@@ -3,7 +3,8 @@
 import graphs
 import pytest
 import torch
-from calls import assert_same_bits, check_backward, check_forward, make_operands, results, run
+from calls import assert_same_bits, check_backward, check_forward, leaves_of, of_one_x, results, run
+from calls import make_operands as make_any_operands
 from graphs import Csr
 from tilings import resident_route as route
 from torch.profiler import ProfilerActivity, profile
@@ -13,6 +14,11 @@ SCORES = ("dot", "cosine", "additive")
 # Graphs of one node, of no edges, around the sizes of warps and blocks, and larger than most.
 SIZES = [1, 5, 0, 64, 63, 1, 1, 150, 8, 300, 7, 477, 31, 2]
 SHAPES = [(1, 32), (1, 128), (2, 64), (3, 96), (1, 256), (2, 62)]
+
+
+def make_operands(*arguments, **options) -> dict[str, torch.Tensor]:
+    """Of one x with cosine scores, the only ones that it takes."""
+    return of_one_x(make_any_operands(*arguments, **options))
 
 
 def sparse(device: str, density: float = 0.03, index: torch.dtype = torch.int32) -> Csr:
@@ -48,6 +54,49 @@ def test_backward(score, heads, head_dim, dtype, device):
     graph = sparse(device)
     operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=heads > 1)
     check_backward(PATH, score, graph, operands, csc=True, hints=route(graph))
+
+
+def kernels_of_backward(graph: Csr, operands: dict[str, torch.Tensor]) -> str:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        results(PATH, "cosine", graph, operands, **graph.csc(), **route(graph))
+    return " ".join(event.key for event in profiled.key_averages())
+
+
+def test_two_features(cuda):
+    """Cosine scores of two tensors are left to another method, and those of one need no norms."""
+    graph = sparse(cuda)
+    operands = make_any_operands("cosine", graph, 1, 128)
+    check_backward(PATH, "cosine", graph, operands, csc=True, hints=route(graph))
+    assert "resident" not in kernels_of_backward(graph, operands)
+    assert "norm" not in kernels_of_backward(graph, of_one_x(operands))
+
+
+@pytest.mark.parametrize("beta", [[0.0, 0.0], [-2.0, 30.0]])
+def test_beta(beta, device):
+    graph = sparse(device)
+    operands = make_operands("cosine", graph, 2, 64, edge_terms=True)
+    operands["beta"] = torch.tensor(beta, device=device)
+    check_forward(PATH, "cosine", graph, operands, hints=route(graph))
+    check_backward(PATH, "cosine", graph, operands, csc=True, hints=route(graph))
+
+
+@pytest.mark.parametrize("apart", [0, 70])
+def test_short_vectors(apart, device):
+    """Norms count from eps on; what is below keeps its direction's part of the gradient."""
+    graph = sparse(device)
+    operands = make_operands("cosine", graph, 1, 64)
+    x = operands["x_src"]
+    x[::7] *= 1e-3
+    x[3::7] = 0.0
+    cut = route(graph, [0, 3, *range(70, graph.num_dst, apart)] if apart else None)
+    eps = 0.1
+    leaves = leaves_of(operands)
+    out, _ = run(PATH, "cosine", graph, leaves, eps=eps, **graph.csc(), **cut)
+    found = torch.autograd.grad(out.square().sum(), [leaves["x_src"], leaves["beta"]])
+    other = leaves_of(operands)
+    out, _ = run("attention_smmf", "cosine", graph, other, eps=eps, **graph.csc())
+    expected = torch.autograd.grad(out.square().sum(), [other["x_src"], other["beta"]])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("density", [0.0, 0.002, 0.3, 1.0])

@@ -14,6 +14,7 @@ from calls import (
     backward_arguments,
     gradient_terms,
     gradients,
+    leaves_of,
     make_operands,
     operator,
     run,
@@ -22,10 +23,6 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 DROPOUT = {"dropout_p": 0.4}
-
-
-def leaves_of(operands: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: t.detach().requires_grad_() for name, t in operands.items()}
 
 
 def options_of(options: dict, device: str) -> dict:

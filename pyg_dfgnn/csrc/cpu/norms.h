@@ -33,14 +33,16 @@ struct Norms {
     const A eps = A(args.eps);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t first = row * args.size;
-      const T *x = static_cast<const T*>(args.x) + first, *g = static_cast<const T*>(args.g) + first;
+      const T *given = static_cast<const T*>(args.x) + first, *g = static_cast<const T*>(args.g) + first;
+      // A row that nothing came back to has no part in the projection, even if it is not a number: zeros are as good.
+      const A given_dot = inner(given, g, args.size);
+      const T* x = given_dot == given_dot || inner(g, g, args.size) != A(0) ? given : g;
       const T* added = args.added ? static_cast<const T*>(args.added) + first : nullptr;
       T* grad = static_cast<T*>(args.grad) + first;
-      const A length = norm(x, args.size), r = reciprocal(length, eps), dot = inner(x, g, args.size);
+      const A length = norm(x, args.size), r = reciprocal(length, eps), dot = x == given ? given_dot : A(0);
       const A project = length > eps ? r * r * dot : A(0);
       const A factor = args.beta ? r * static_cast<const A*>(args.beta)[row % args.heads] : r;
-      // A row that nothing came back to has no part in the projection, even if it is not a number.
-      static_cast<A*>(args.projection)[row] = dot == dot || inner(g, g, args.size) != A(0) ? r * dot : A(0);
+      static_cast<A*>(args.projection)[row] = r * dot;
       const auto columns = [&](const auto& load_columns) __attribute__((always_inline)) {
         const Vector<A> sum = factor * (load_columns(g) - project * load_columns(x));
         return added ? sum + load_columns(added) : sum;

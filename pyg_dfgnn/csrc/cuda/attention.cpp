@@ -8,7 +8,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "../../../cuda/tile_geometry.h"
-#include "../attention.h"
+#include "../operands.h"
 #include "tensors.h"
 
 namespace dfgnn {
@@ -66,6 +66,9 @@ cuda::Attention operands_of(const Attention& a) {
           data_of(a.value),
           data_of(a.dst_scale),
           data_of(a.src_scale),
+          data_of(a.beta),
+          a.beta.defined() ? static_cast<int>(a.beta.numel()) : 0,
+          a.eps,
           data_of(a.att),
           data_of(a.a_edge),
           data_of(a.bias),
@@ -113,7 +116,9 @@ class Workspace {
 
 ForwardResult forward_cuda(Attention given, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align(std::move(given));
+  auto a = align(std::move(given));
+  const bool by_resident = method == Method::resident && cuda::resident_fwd_fits(operands_of(a));
+  if (!by_resident) set_scales(a);
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
   auto out = empty({a.num_dst(), a.heads(), a.head_dim()}, options);
@@ -126,7 +131,7 @@ ForwardResult forward_cuda(Attention given, Method method) {
     C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace, stream));
   } else if (method == Method::tile) {
     C10_CUDA_CHECK(cuda::tile_fwd(with_precision(operands), outputs, stream));
-  } else if (method == Method::resident && cuda::resident_fwd_fits(operands)) {
+  } else if (by_resident) {
     C10_CUDA_CHECK(cuda::resident_fwd(operands, outputs, stream));
   } else {
     const Workspace workspace(cuda::smmf_fwd_workspace(operands), options);
@@ -137,7 +142,11 @@ ForwardResult forward_cuda(Attention given, Method method) {
 
 Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
-  const auto a = align(std::move(given));
+  auto a = align(std::move(given));
+  const bool by_resident = method == Method::resident && cuda::resident_bwd_fits(operands_of(a));
+  const bool by_tile = method == Method::tile && cuda::tile_bwd_fits(operands_of(a));
+  const bool is_one_x = saved.sum_x && a.dst.is_same(a.src) && (by_resident || by_tile);
+  if (!by_resident) set_scales(a);
   const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out);
   const auto scalars = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
   // Entries of col past the last edge are no edges, and their gradients are 0.
@@ -145,9 +154,14 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
     return operand.defined() ? at::zeros_like(operand) : at::Tensor();
   };
   const auto empty_like = [](const at::Tensor& t) { return empty(t.sizes(), t.options()); };
-  Gradients gradients{empty_like(a.dst), empty_like(a.src), empty_like(a.value), edge_gradient(a.a_edge),
-                      edge_gradient(a.bias)};
   const auto delta = empty({a.num_dst(), a.heads()}, scalars);
+  Gradients gradients{{}, {}, empty_like(a.value), edge_gradient(a.a_edge), edge_gradient(a.bias), {}};
+  if (is_one_x) {
+    gradients.by_beta = empty({a.num_dst(), a.heads()}, scalars);
+  } else {
+    gradients.dst = empty_like(a.dst);
+    gradients.src = empty_like(a.src);
+  }
   const auto result_of = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
   const cuda::Gradients pointers{data_of(grad_out),
                                  data_of(out),
@@ -158,12 +172,13 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
                                  result_of(gradients.src),
                                  result_of(gradients.value),
                                  result_of(gradients.a_edge),
-                                 result_of(gradients.bias)};
+                                 result_of(gradients.bias),
+                                 result_of(gradients.by_beta)};
   const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
-  if (method == Method::tile && cuda::tile_bwd_fits(operands)) {
+  if (by_tile) {
     C10_CUDA_CHECK(cuda::tile_bwd(with_precision(operands), pointers, stream));
-  } else if (method == Method::resident && cuda::resident_bwd_fits(operands)) {
+  } else if (by_resident) {
     C10_CUDA_CHECK(cuda::resident_bwd(operands, pointers, stream));
   } else if (method != Method::pmf && cuda::smmf_bwd_supports(operands.type, operands.head_dim)) {
     const Workspace workspace(cuda::smmf_bwd_workspace(operands), a.value.options());

@@ -17,23 +17,40 @@ cuda::Rows rows_of(const at::Tensor& x, double eps) {
 
 }  // namespace
 
-at::Tensor reciprocal_norm_cuda(const at::Tensor& given, double eps) {
+Norms reciprocal_norms_cuda(const at::Tensor& given, const at::Tensor& beta, double eps, bool needs_norm) {
   const c10::cuda::CUDAGuard guard(given.device());
   const auto x = aligned(given);
-  auto reciprocal = empty_scalars(x);
-  C10_CUDA_CHECK(
-      cuda::reciprocal_norm(rows_of(x, eps), reciprocal.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
-  return reciprocal;
+  Norms norms;
+  if (needs_norm) norms.reciprocal = empty_scalars(x);
+  if (beta.defined()) norms.scaled = empty_scalars(x);
+  const auto result_of = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
+  const cuda::ReciprocalNorm task{data_of(beta), beta.defined() ? static_cast<int>(beta.numel()) : 1,
+                                  result_of(norms.reciprocal), result_of(norms.scaled)};
+  C10_CUDA_CHECK(cuda::reciprocal_norm(rows_of(x, eps), task, c10::cuda::getCurrentCUDAStream()));
+  return norms;
 }
 
-std::tuple<at::Tensor, at::Tensor> normalize_backward_cuda(const at::Tensor& given, const at::Tensor& g, double eps,
-                                                           const at::Tensor& beta, const at::Tensor& added) {
+at::Tensor sum_of_scalars_cuda(const at::Tensor& x) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const int64_t nodes = x.size(0);
+  const int heads = static_cast<int>(x.size(1));
+  auto sums = at::empty({heads}, x.options());
+  const auto partial = at::empty({cuda::node_sums_partial(nodes, heads)}, x.options());
+  C10_CUDA_CHECK(cuda::node_sums(type_of(x), data_of(x), nodes, heads, partial.mutable_data_ptr(),
+                                 sums.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  return sums;
+}
+
+std::tuple<at::Tensor, at::Tensor> normalize_backward_cuda(const at::Tensor& given, const at::Tensor& g,
+                                                           const at::Tensor& beta, const at::Tensor& h,
+                                                           const at::Tensor& added, double eps) {
   const c10::cuda::CUDAGuard guard(given.device());
   const auto x = aligned(given);
-  auto grad = at::empty_like(x), projection = empty_scalars(x);
+  auto grad = g, projection = empty_scalars(x);
   const cuda::NormalizeBackward task{data_of(g),
-                                     data_of(beta),
+                                     data_of(h),
                                      data_of(added),
+                                     data_of(beta),
                                      beta.defined() ? static_cast<int>(beta.numel()) : 1,
                                      grad.mutable_data_ptr(),
                                      projection.mutable_data_ptr()};
