@@ -1,6 +1,8 @@
 // Tile backward: masked dense attention made again from lse, seen from either side. A pass over rows makes delta and
 // the gradients of dst and of the logits' edge terms, one over columns, whose first blocks begin before the last of the
 // other end, those of src and value; each writes every result once.
+#include <algorithm>
+
 #include "device.h"
 #include "edge_by_edge.cuh"
 #include "tile_chunks.cuh"
@@ -104,17 +106,20 @@ __device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, vo
   }
 }
 
-// Shared memory: windows of one or two matrices, then chunks of as many. Two of each would cost float32 a block.
-template <Score score, class S>
-constexpr int kWindowsBytes = (score == Score::additive ? 1 : 2) * WindowRows<S>::kBytes;
-template <Score score, class S>
-constexpr bool kDouble = score == Score::additive || !S::kScaled;
-template <Score score, class S, bool kRows>
-using BackwardChunks = Chunks<S, score != Score::additive, kRows, kDouble<score, S>>;
-template <Score score, class S>
-constexpr int kStagesBytes = kWindowsBytes<score, S> + BackwardChunks<score, S, true>::kBytes;
+// Whether destinations have queries beside the gradient of `out`, and sources keys beside values: with cosine scores
+// keys are the values. kRows: of the pass over rows, else over columns.
+template <Score score, bool kOfDestinations>
+constexpr bool kHasSecond = score == Score::dot || (score == Score::cosine && kOfDestinations);
 
-// What a block has in shared memory. kRows: of the pass over rows, else over columns.
+// Shared memory: windows of one or two matrices, then chunks of one or two. Two of each would cost float32 a block.
+template <Score score, class S, bool kRows>
+constexpr int kWindowsBytes = (kHasSecond<score, kRows> ? 2 : 1) * WindowRows<S>::kBytes;
+template <Score score, class S, bool kRows>
+using BackwardChunks = Chunks<S, kHasSecond<score, !kRows>, kRows, (!kHasSecond<score, !kRows> || !S::kScaled)>;
+template <Score score, class S, bool kRows>
+constexpr int kStagesBytes = kWindowsBytes<score, S, kRows> + BackwardChunks<score, S, kRows>::kBytes;
+
+// What a block has in shared memory.
 template <Score score, class S, bool kRows>
 struct BackwardStages {
   WindowMasks& masks;
@@ -124,8 +129,8 @@ struct BackwardStages {
   __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, unsigned char* memory)
       : masks(window_masks),
         first{memory},
-        second{memory + WindowRows<S>::kBytes},
-        chunks(memory + kWindowsBytes<score, S>) {}
+        second{kHasSecond<score, kRows> ? memory + WindowRows<S>::kBytes : memory},
+        chunks(memory + kWindowsBytes<score, S, kRows>) {}
 
   // Starts to copy what heads from h on need of a window.
   __device__ __forceinline__ void start(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
@@ -134,7 +139,7 @@ struct BackwardStages {
     masks.stage(kRows ? a.row_masks : a.column_masks, w);
     const Rows<S> grads(a, g.grad_out, h), queries(a, a.dst, h), values(a, a.value, h), keys(a, a.src, h);
     (kRows ? grads : values).stage(first, w.first, end);
-    if (score != Score::additive) (kRows ? queries : keys).stage(second, w.first, end);
+    if (kHasSecond<score, kRows>) (kRows ? queries : keys).stage(second, w.first, end);
     chunks.begin(kRows ? values : grads, kRows ? keys : queries, w);
   }
 };
@@ -202,7 +207,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
       if (joins) start_product_nt<S>(dp, grads, grad_factors, values, k);
-      const Chunk<S> keys = kNeedsDots ? chunks.second() : values;
+      const Chunk<S> keys = kHasSecond<score, false> ? chunks.second() : values;
       if (joins) {
         if (kNeedsDots) start_product_nt<S>(s, queries, query_factors, keys, k);
         finish<S>(dp, s);
@@ -295,7 +300,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   });
   wait_for_copies();
   Rows<S>::prepare(values);
-  if (kNeedsDots) Rows<S>::prepare(keys);
+  if (kHasSecond<score, false>) Rows<S>::prepare(keys);
   __syncthreads();
   const RowFactors<S> value_factors(values, 1, 1), key_factors(keys, src[0][0], src[0][1]);
   auto [active, mine, others] = masks.template read<kPositions>(w);
@@ -434,14 +439,14 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
 
 template <Score score, class S, bool kPositions>
 cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {
-  constexpr int bytes = kStagesBytes<score, S>;
-  static_assert(BackwardChunks<score, S, true>::kBytes == BackwardChunks<score, S, false>::kBytes);
   const Typed<typename S::T> typed{a};
-  const cudaError_t error = launch_tile<S, kPositions>(tile_bwd_kernel<true, score, S, kPositions>,
-                                                       kBlocks<true, score, S, kPositions>, bytes, a, stream, typed, g);
+  const cudaError_t error =
+      launch_tile<S, kPositions>(tile_bwd_kernel<true, score, S, kPositions>, kBlocks<true, score, S, kPositions>,
+                                 kStagesBytes<score, S, true>, a, stream, typed, g);
   if (error != cudaSuccess) return error;
   return launch_tile<S, kPositions, true>(tile_bwd_kernel<false, score, S, kPositions>,
-                                          kBlocks<false, score, S, kPositions>, bytes, a, stream, typed, g);
+                                          kBlocks<false, score, S, kPositions>, kStagesBytes<score, S, false>, a,
+                                          stream, typed, g);
 }
 
 }  // namespace
@@ -450,8 +455,8 @@ bool tile_bwd_fits(const Attention& a) {
   int limit = 0;
   return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess &&
          for_tile_shape(a, [&]<Score score, class S>() {
-           return kStagesBytes<score, S> + static_cast<int>(sizeof(WindowMasks)) <= limit ? cudaSuccess
-                                                                                          : cudaErrorNotSupported;
+           const int most = std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>);
+           return most + static_cast<int>(sizeof(WindowMasks)) <= limit ? cudaSuccess : cudaErrorNotSupported;
          }) == cudaSuccess;
 }
 

@@ -22,12 +22,15 @@ template <Score score>
 constexpr float kSlack = 5.5f * kUnit<score>;
 
 // Shared memory: queries and chunks of keys and values. Single ones, for more blocks; but warpgroups wait less for two,
-// and so do the additive score, of values alone, and several heads, which need keys and values together.
+// and so do the additive score, of values alone, the cosine score, whose keys they are, and several heads, which need
+// keys and values together.
 template <Score score, class S>
 constexpr int kQueriesBytes = score == Score::additive ? 0 : WindowRows<S>::kBytes;
+template <Score score>
+constexpr bool kHasKeys = score == Score::dot;  // beside values
 template <Score score, class S, bool kWarpgroup>
 using ForwardChunks =
-    Chunks<S, score != Score::additive, true, (score == Score::additive || S::kSmall || (kWarpgroup && !S::kScaled))>;
+    Chunks<S, kHasKeys<score>, true, (!kHasKeys<score> || S::kSmall || (kWarpgroup && !S::kScaled))>;
 template <Score score, class S, bool kWarpgroup>
 constexpr int kStagesBytes = kQueriesBytes<score, S> + ForwardChunks<score, S, kWarpgroup>::kBytes;
 
@@ -83,7 +86,7 @@ struct ForwardStages {
     constexpr bool kNeedsDots = score != Score::additive;
     masks.stage(a.row_masks, w);
     if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
-    chunks.begin(Rows<S>(a, kNeedsDots ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
+    chunks.begin(Rows<S>(a, kHasKeys<score> ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
   }
 };
 
@@ -198,7 +201,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           }
         }
       }
-      const Chunk<S> values = kNeedsDots ? chunks.second() : keys;
+      const Chunk<S> values = kHasKeys<score> ? chunks.second() : keys;
       if (kSeveral && (left & (left - 1)) == 0) turn.go_on(start);
       if (works) {
         Weights<S> weights;

@@ -48,7 +48,7 @@ at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, 
 // thread a part.
 at::Tensor sum_of_nodes(const at::Tensor& x, [[maybe_unused]] By by) {
 #ifdef DFGNN_WITH_CUDA
-  if (by == By::kernels && x.is_cuda() && x.dim() == 2) return sum_of_scalars_cuda(x);
+  if (by == By::kernels && x.is_cuda()) return sum_of_scalars_cuda(x);
 #endif
   constexpr int64_t kRun = 1024;
   const int64_t nodes = x.size(0), whole = nodes / kRun * kRun;
@@ -56,6 +56,16 @@ at::Tensor sum_of_nodes(const at::Tensor& x, [[maybe_unused]] By by) {
   std::vector<int64_t> runs = {nodes / kRun, kRun};
   runs.insert(runs.end(), x.sizes().begin() + 1, x.sizes().end());
   return sum_of_nodes(x.narrow(0, 0, whole).reshape(runs).sum(1), by) + x.narrow(0, whole, nodes - whole).sum(0);
+}
+
+// Additive_v2's, of x_dst, x_src and att.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients(const Attention& a, const Gradients& g, By by) {
+#ifdef DFGNN_WITH_CUDA
+  if (by == By::kernels && a.value.is_cuda()) return att_gradients_cuda(a, g);
+#endif
+  const auto type = accumulate_type(a.value.scalar_type());
+  const auto x_dst = a.dst.to(type), g_dst = g.dst.to(type), x_src = a.src.to(type), g_src = g.src.to(type);
+  return {a.att * g_dst, a.att * g_src + g.value, sum_of_nodes(x_dst * g_dst, by) + sum_of_nodes(x_src * g_src, by)};
 }
 
 }  // namespace
@@ -193,14 +203,9 @@ CallGradients finish_gradients(const Call& call, const Attention& attention, con
         cast_both(gradients.dst, call.a.scalar_type(), gradients.src, call.b.scalar_type(), by);
     return {grad_a, grad_b, gradients.value, grad_a_edge, grad_bias};
   }
-  const auto type = accumulate_type(value.scalar_type());
   at::Tensor grad_x_dst, grad_x_src, grad_c;
   if (call.score == Score::additive_v2) {
-    const auto x_dst = attention.dst.to(type), g_dst = gradients.dst.to(type);
-    const auto x_src = attention.src.to(type), g_src = gradients.src.to(type);
-    grad_x_dst = attention.att * g_dst;
-    grad_x_src = attention.att * g_src + gradients.value;
-    grad_c = sum_of_nodes(x_dst * g_dst, by) + sum_of_nodes(x_src * g_src, by);
+    std::tie(grad_x_dst, grad_x_src, grad_c) = att_gradients(attention, gradients, by);
   } else {
     at::Tensor by_beta;
     std::tie(grad_x_dst, grad_x_src, by_beta) = cosine_gradients(attention, gradients, call.sum_x, by);
