@@ -1,15 +1,14 @@
 // One pass over the rows of each side: a thread has some features of every so many-th row of its block, and a part of
 // the sum over nodes; then one over the blocks' parts.
-#include "att_gradients.h"
-
 #include <algorithm>
 
+#include "att_gradients.h"
 #include "fragment.cuh"
 
 namespace dfgnn::cuda {
 namespace {
 
-constexpr int kThreads = 256, kUnroll = 4;
+constexpr int kThreads = 256, kUnroll = 4, kPartsAtOnce = 8;
 constexpr int64_t kMostBlocks = 1024;
 
 // As many for a task on any device, so that sums are the same there. (Rows of a block: eight of each thread that has
@@ -72,9 +71,18 @@ __global__ void __launch_bounds__(1024) sum_parts_kernel(const A* partial, int64
   __shared__ A of_warps[kWarp][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
+  const A* from = partial + min(column, width - 1);
   A sum = A(0);
-#pragma unroll 8
-  for (int64_t p = warp; p < parts; p += kWarp) sum += column < width ? partial[p * width + column] : A(0);
+  for (int64_t first = warp; first < parts; first += kPartsAtOnce * kWarp) {
+    A x[kPartsAtOnce];
+#pragma unroll
+    for (int u = 0; u < kPartsAtOnce; ++u) {
+      const int64_t p = first + u * kWarp;
+      x[u] = p < parts ? from[p * width] : A(0);
+    }
+#pragma unroll
+    for (int u = 0; u < kPartsAtOnce; ++u) sum += x[u];
+  }
   of_warps[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || column >= width) return;
@@ -93,8 +101,7 @@ cudaError_t launch(const AttGradients& task, cudaStream_t stream) {
   for (const auto& side : task.sides) {
     const int64_t blocks = blocks_of(side.nodes);
     if (blocks == 0) continue;
-    const dim3 grid(static_cast<unsigned>(blocks),
-                    static_cast<unsigned>((vectors + side_by_side - 1) / side_by_side));
+    const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>((vectors + side_by_side - 1) / side_by_side));
     att_side_kernel<T, kVec><<<grid, kThreads, 0, stream>>>(side, task.width, static_cast<int>(side_by_side), att,
                                                             partial + parts * task.width);
     const cudaError_t error = cudaGetLastError();

@@ -50,8 +50,8 @@ struct Attention {
   Index colptr, row, perm;            // CSC by source, perm: CSC to CSR position; in a backward pass
   const void *dst, *src;              // T [nodes, heads, head_dim]; additive: A [nodes, heads]
   const void* value;                  // T [num_src, heads, head_dim]; cosine, additive_v2: the same as src
-  const void *dst_scale, *src_scale;  // cosine: A [nodes, heads], of which dst's has the factor beta; not of resident,
-  const void* beta;                   // which makes them of A [betas], 1 or a head each,
+  const void *dst_scale, *src_scale;  // cosine: A [nodes, heads], of which dst's has the factor beta; not of tile and
+  const void* beta;                   // resident, which make them of A [betas], 1 or a head each,
   int betas;                          // and of norms, which count from eps on
   double eps;
   const void* att;            // additive_v2: A [heads, head_dim]
@@ -79,9 +79,10 @@ struct Outputs {
 struct Gradients {
   const void *grad_out, *out;  // T [num_dst, heads, head_dim]
   const void *lse, *grad_lse;  // A [num_dst, heads]; grad_lse may be null
-  void* delta;                 // scratch A [num_dst, heads]
-  void *dst, *src, *value;     // shaped like their operands; additive_v2: of dst + src, without the factor att
-  void *a_edge, *bias;         // A [num_edges, heads] or null
+  void* delta;                 // scratch A [num_dst, heads], and, of tile with cosine scores, another
+  void* scale;
+  void *dst, *src, *value;  // shaped like their operands; additive_v2: of dst + src, without the factor att
+  void *a_edge, *bias;      // A [num_edges, heads] or null
   void* by_beta;  // cosine, where src is dst, of tile and of resident, which takes no other: A [nodes, heads],
                   // the terms of beta's gradient; that of src is then in `value`, with dst's
 };

@@ -55,15 +55,15 @@ __device__ __forceinline__ float delta_of(const Typed<T>& a, const Gradients& g,
   return g.grad_lse ? delta - a.at(g.grad_lse, a.scalar(i, h)) : delta;
 }
 
-// Cosine's scales where kernels were given none, from rows of x.
-template <Score score, bool kHasScales, int kFeatures, class T>
+// What nodes bring to logits; cosine's scales are made again.
+template <Score score, int kFeatures, class T>
 __device__ __forceinline__ float dst_term(const Typed<T>& a, const LaneFeatures<T, kFeatures>& x, int i, int h) {
-  if constexpr (kHasScales || score != Score::cosine) return cuda::dst_term<score>(a, i, h);
+  if constexpr (score != Score::cosine) return cuda::dst_term<score>(a, i, h);
   return a.beta_of(h) * x.reciprocal_norm(a.eps);
 }
-template <Score score, bool kHasScales, int kFeatures, class T>
+template <Score score, int kFeatures, class T>
 __device__ __forceinline__ float src_term(const Typed<T>& a, const LaneFeatures<T, kFeatures>& x, int j, int h) {
-  if constexpr (kHasScales || score != Score::cosine) return cuda::src_term<score>(a, j, h);
+  if constexpr (score != Score::cosine) return cuda::src_term<score>(a, j, h);
   return x.reciprocal_norm(a.eps);
 }
 
@@ -75,20 +75,20 @@ __device__ __forceinline__ auto logit(const Typed<T>& a, float dot, float dst, f
 }
 
 // Forward, row i.
-template <Score score, int kFeatures, bool kHasScales, class T>
+template <Score score, int kFeatures, class T>
 __device__ __noinline__ void forward_row(const Typed<T>& a, const Outputs& outputs, int i, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features q(a, kNeedsDots ? a.dst : nullptr, i, h);
   Features out;
   const Dropout dropout(a);
-  const float own_term = dst_term<score, kHasScales>(a, q, i, h);
+  const float own_term = dst_term<score>(a, q, i, h);
   float m = -INFINITY, sum = 0;
   const Range edges = row_range(a.rowptr, i, a.num_edges);
   for (int64_t e = edges.begin; e < edges.end; ++e) {
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
     const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
-    const float term = src_term<score, kHasScales>(a, k, source, h);
+    const float term = src_term<score>(a, k, source, h);
     const float s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h).value;
     const float before = m;
     m = max(m, s);
@@ -108,14 +108,14 @@ struct Sums {
 };
 
 // Backward, row i. kHasDelta: delta is stored.
-template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+template <Score score, int kFeatures, bool kHasDelta, class T>
 __device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, const Gradients& g, int i, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
   Sums<T, kFeatures> sums;
   const Dropout dropout(a);
-  const float own_term = dst_term<score, kHasScales>(a, q, i, h), lse = a.at(g.lse, a.scalar(i, h));
+  const float own_term = dst_term<score>(a, q, i, h), lse = a.at(g.lse, a.scalar(i, h));
   const float delta = kHasDelta ? static_cast<const float*>(g.delta)[a.scalar(i, h)]  // perhaps by this kernel
                                 : delta_of(a, g, grad_out, i, h);
   const Range edges = row_range(a.rowptr, i, a.num_edges);
@@ -123,7 +123,7 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, cons
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
     const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
     const float dp = grad_out.dot(Features(a, a.value, source, h));
-    const float term = src_term<score, kHasScales>(a, k, source, h);
+    const float term = src_term<score>(a, k, source, h);
     const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h);
     const auto d = edge_gradient(s, dp, lse, delta, dropout.factor(e, h));
     sums.grad_scalar += d.operand;
@@ -137,21 +137,21 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, cons
 }
 
 // Backward, column j. kHasDelta: as above, by a kernel before.
-template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+template <Score score, int kFeatures, bool kHasDelta, class T>
 __device__ __forceinline__ Sums<T, kFeatures> sum_of_column(const Typed<T>& a, const Gradients& g, int j, int h) {
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features k(a, kNeedsDots ? a.src : nullptr, j, h), value(a, a.value, j, h);
   Sums<T, kFeatures> sums;
   const Dropout dropout(a);
-  const float own_term = src_term<score, kHasScales>(a, k, j, h);
+  const float own_term = src_term<score>(a, k, j, h);
   const Range entries = row_range(a.colptr, j, a.num_edges);
   for (int64_t c = entries.begin; c < entries.end; ++c) {
     const int i = checked_node(a.row[c], a.num_dst);
     if (i == kNoNode) continue;
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-    const float term = dst_term<score, kHasScales>(a, q, i, h);
+    const float term = dst_term<score>(a, q, i, h);
     const auto s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, term, own_term, j, e, h);
     const float delta = kHasDelta ? __ldcg(static_cast<const float*>(g.delta) + a.scalar(i, h))  // (dependent.cuh)
                                   : delta_of(a, g, grad_out, i, h);
@@ -176,7 +176,7 @@ __device__ __forceinline__ void store_gradient(const Typed<T>& a, void* to, int 
 
 // Cosine's one x: its row n, and what a sum of edges, the gradient of that row over its norm, leaves to the gradient of
 // the row itself (normalize.h).
-template <bool kHasScales, int kFeatures, class T>
+template <int kFeatures, class T>
 struct OneX {
   using Features = LaneFeatures<T, kFeatures>;
   const Features x;
@@ -184,7 +184,7 @@ struct OneX {
   float dot = 0;     // of the sum and x
 
   __device__ __forceinline__ OneX(const Typed<T>& a, int n, int h)
-      : x(a, a.src, n, h), norm(src_term<Score::cosine, kHasScales>(a, x, n, h)) {}
+      : x(a, a.src, n, h), norm(src_term<Score::cosine>(a, x, n, h)) {}
 
   __device__ __forceinline__ Features project(const Typed<T>& a, Features sum) {
     dot = x.dot(sum);
@@ -194,21 +194,21 @@ struct OneX {
   }
 };
 
-template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+template <Score score, int kFeatures, bool kHasDelta, class T>
 __device__ __noinline__ void backward_row(const Typed<T>& a, const Gradients& g, int i, int h) {
-  const auto sums = sum_of_row<score, kFeatures, kHasDelta, kHasScales>(a, g, i, h);
+  const auto sums = sum_of_row<score, kFeatures, kHasDelta>(a, g, i, h);
   if (score != Score::cosine || !g.by_beta) return store_gradient<score>(a, g.dst, i, h, sums);
-  OneX<kHasScales, kFeatures, T> one(a, i, h);
-  one.project(a, sums.grad).store(a, g.value, i, h, dst_term<score, kHasScales>(a, one.x, i, h));
+  OneX<kFeatures, T> one(a, i, h);
+  one.project(a, sums.grad).store(a, g.value, i, h, dst_term<score>(a, one.x, i, h));
   if (threadIdx.x % kWarp == 0) static_cast<float*>(g.by_beta)[a.scalar(i, h)] = one.norm * one.dot;
 }
 
 // Of one x, behind backward_row.
-template <Score score, int kFeatures, bool kHasDelta, bool kHasScales, class T>
+template <Score score, int kFeatures, bool kHasDelta, class T>
 __device__ __noinline__ void backward_column(const Typed<T>& a, const Gradients& g, int j, int h) {
-  auto sums = sum_of_column<score, kFeatures, kHasDelta, kHasScales>(a, g, j, h);
+  auto sums = sum_of_column<score, kFeatures, kHasDelta>(a, g, j, h);
   if (score == Score::cosine && g.by_beta) {
-    OneX<kHasScales, kFeatures, T> one(a, j, h);
+    OneX<kFeatures, T> one(a, j, h);
     sums.grad_value.fade_and_add(1, one.norm, one.project(a, sums.grad));
     sums.grad_value.fade_and_add(1, 1, LaneFeatures<T, kFeatures>(a, g.value, j, h));
   } else {

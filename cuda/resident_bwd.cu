@@ -292,8 +292,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   for_tiles<S>(
       a, [&](const Tile& tile) { return backward_tile<score, S>(a, g, tile, h, memory, bytes); },
       [&](int n) {
-        edge_by_edge::backward_row<score, kMostFeatures, false, false>(a, g, n, h);
-        edge_by_edge::backward_column<score, kMostFeatures, false, false>(a, g, n, h);
+        edge_by_edge::backward_row<score, kMostFeatures, false>(a, g, n, h);
+        edge_by_edge::backward_column<score, kMostFeatures, false>(a, g, n, h);
       });
 }
 

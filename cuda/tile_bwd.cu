@@ -25,11 +25,13 @@ using BackwardTurns = Turns<kRows ? WindowOrder::from_last : WindowOrder::from_f
 struct RowTerms {
   float term, lse, delta;
 
+  // delta, scale: what rows have written of all nodes, the second with cosine scores.
   template <Score score, class T>
-  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, const void* delta, int i,
-                                                int h) {
-    return {Terms<false>::of_other<score>(a, i, h), lse_of<score>(a, g, i, h),
-            __ldcg(static_cast<const float*>(delta) + a.scalar(i, h))};
+  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, const void* delta,
+                                                const void* scale, int i, int h) {
+    const auto written = [&](const void* data) { return __ldcg(static_cast<const float*>(data) + a.scalar(i, h)); };
+    const float term = score == Score::cosine ? written(scale) : Terms<false>::of_other<score>(a, i, h);
+    return {term, lse_of<score>(a, g, i, h), written(delta)};
   }
 
   // That of a row without edges is no number to subtract from masks; any will do. One that is too large makes all
@@ -123,11 +125,14 @@ constexpr int kStagesBytes = kWindowsBytes<score, S, kRows> + BackwardChunks<sco
 template <Score score, class S, bool kRows>
 struct BackwardStages {
   WindowMasks& masks;
+  ScoreNorms<score, S>& norms;
   WindowRows<S> first, second;  // what products with chunks of the first and the second matrix are made of
   BackwardChunks<score, S, kRows> chunks;
 
-  __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, unsigned char* memory)
+  __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
+                                            unsigned char* memory)
       : masks(window_masks),
+        norms(block_norms),
         first{memory},
         second{kHasSecond<score, kRows> ? memory + WindowRows<S>::kBytes : memory},
         chunks(memory + kWindowsBytes<score, S, kRows>) {}
@@ -150,11 +155,12 @@ template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g,
                                             BackwardTurns<S, true, kPositions>& turn, int h,
                                             BackwardStages<score, S, true>& stages) {
-  constexpr bool kNeedsDots = score != Score::additive;
+  constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
   using Side = Terms<true>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
-  auto& [masks, grads, queries, chunks] = stages;
+  auto& [masks, norms, grads, queries, chunks] = stages;
+  const auto eps = static_cast<float>(a.eps);
   const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
@@ -162,13 +168,28 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      row[k][v] = {Side::of_window<score>(a, i[v], h + k), RowTerms::lse_of<score>(a, g, i[v], h + k), 0};
+      const float term = kCosine ? 0 : Side::of_window<score>(a, i[v], h + k);
+      row[k][v] = {term, RowTerms::lse_of<score>(a, g, i[v], h + k), 0};
     }
   });
   wait_for_copies();
   Rows<S>::prepare(grads);
-  if (kNeedsDots) Rows<S>::prepare(queries);
-  __syncthreads();
+  float norm[S::kHeads][2];
+  if constexpr (kCosine) {
+    const RowNorms<kWindow> made{norms.window, eps};
+    Rows<S>::prepare(queries, made);
+    __syncthreads();
+    for_heads<S>(a.heads, h, [&](int k) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        norm[k][v] = made.of(k, window_row(v));
+        row[k][v].term = kUnit<score> * a.beta_of(h + k) * norm[k][v];
+      }
+    });
+  } else {
+    if (kNeedsDots) Rows<S>::prepare(queries);
+    __syncthreads();
+  }
   const RowFactors<S> grad_factors(grads, 1, 1), query_factors(queries, row[0][0].term, row[0][1].term);
   auto [active, mine, others] = masks.template read<kPositions>(w);
 
@@ -178,7 +199,10 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       const int64_t scalar = a.scalar(i[v], h + k);
       float delta = out[v].dot(grads, window_row(v), k);
       if (g.grad_lse) delta -= a.at(g.grad_lse, scalar);
-      if (lane_in_group() == 0 && window_row(v) < w.count) static_cast<float*>(g.delta)[scalar] = delta;
+      if (lane_in_group() == 0 && window_row(v) < w.count) {
+        static_cast<float*>(g.delta)[scalar] = delta;
+        if (kCosine) static_cast<float*>(g.scale)[scalar] = a.beta_of(h + k) * norm[k][v];
+      }
       row[k][v].delta = delta;
     }
   });
@@ -195,11 +219,18 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
-    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, lane_node = min(first + lane, w.end - 1);
     float lane_src[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = Side::of_other<score>(a, lane_node, h + k); });
+    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
     if (kSeveral) chunks.agree();
-    const Chunk<S> values = chunks.first();
+    Chunk<S> values;
+    if constexpr (kCosine) {
+      RowNorms<kChunk> made;
+      values = chunks.first([&](unsigned turn) { return made = {norms.chunks[turn], eps}; });
+      for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = made.of(k, lane); });
+    } else {
+      values = chunks.first();
+    }
     if (works) {
       edges.load(chunk);
       kept.load(chunk);
@@ -262,11 +293,10 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     others |= rows_not_zero(infinite, v);
     for_heads<S>(a.heads, h, [&](int k) {
       if (is_one_x) {
-        const int64_t scalar = a.scalar(i[v], h + k);
-        const float norm = a.at(a.src_scale, scalar), term = a.at(a.dst_scale, scalar);
+        const float own = norm[k][v], term = a.beta_of(h + k) * own;
         if (others >> warp_row(v) & 1) return;
-        x[k].store(grad[k], v, term, norm_counts(a, norm) ? -norm * norm * term * dots[k] : 0);
-        if (lane_in_group() == 0) static_cast<float*>(g.by_beta)[scalar] = norm * dots[k];
+        x[k].store(grad[k], v, term, norm_counts(a, own) ? -own * own * term * dots[k] : 0);
+        if (lane_in_group() == 0) static_cast<float*>(g.by_beta)[a.scalar(i[v], h + k)] = own * dots[k];
         return;
       }
       const float scalar = lanes_sum<4>(grad_scalar[k][v]);
@@ -276,7 +306,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   }
   for_rows_of(others, w, [&](int n) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::backward_row<score, S::kHeadFeatures, true, true>(a, g, n, k);
+      edge_by_edge::backward_row<score, S::kHeadFeatures, true>(a, g, n, k);
     }
   });
 }
@@ -286,22 +316,36 @@ template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g,
                                                BackwardTurns<S, false, kPositions>& turn, int h,
                                                BackwardStages<score, S, false>& stages) {
-  constexpr bool kNeedsDots = score != Score::additive;
+  constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
   using Side = Terms<false>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
-  auto& [masks, values, keys, chunks] = stages;
+  auto& [masks, norms, values, keys, chunks] = stages;
   const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int node[2] = {w.node(window_row(0)), w.node(window_row(1))};
   float src[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-    for (int v = 0; v < 2; ++v) src[k][v] = Side::of_window<score>(a, node[v], h + k);
+    for (int v = 0; v < 2; ++v) src[k][v] = kCosine ? 0 : Side::of_window<score>(a, node[v], h + k);
   });
   wait_for_copies();
-  Rows<S>::prepare(values);
-  if (kHasSecond<score, false>) Rows<S>::prepare(keys);
-  __syncthreads();
+  float norm[S::kHeads][2];
+  if constexpr (kCosine) {
+    const RowNorms<kWindow> made{norms.window, static_cast<float>(a.eps)};
+    Rows<S>::prepare(values, made);
+    __syncthreads();
+    for_heads<S>(a.heads, h, [&](int k) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        norm[k][v] = made.of(k, window_row(v));
+        src[k][v] = kUnit<score> * norm[k][v];
+      }
+    });
+  } else {
+    Rows<S>::prepare(values);
+    if (kHasSecond<score, false>) Rows<S>::prepare(keys);
+    __syncthreads();
+  }
   const RowFactors<S> value_factors(values, 1, 1), key_factors(keys, src[0][0], src[0][1]);
   auto [active, mine, others] = masks.template read<kPositions>(w);
 
@@ -312,6 +356,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
   const void* delta = when_written(g.delta);
+  const void* scale = kCosine ? when_written(g.scale) : nullptr;
   Features<S> grad[S::kHeads], grad_value[S::kHeads];
   float grad_scalar[S::kHeads][2] = {};
 
@@ -321,7 +366,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     RowTerms lane_row[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, delta, lane_node, h + k); });
+    for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, delta, scale, lane_node, h + k); });
     if (kSeveral) chunks.agree();
     const Chunk<S> grads = chunks.first();
     if (works) {
@@ -389,9 +434,9 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     others |= rows_not_zero(infinite, v);
     for_heads<S>(a.heads, h, [&](int k) {
       if (is_one_x) {
-        const float norm = a.at(a.src_scale, a.scalar(node[v], h + k));
-        if (others >> warp_row(v) & 1 || window_row(v) >= w.count) return;  // past the end, the last row again
-        x[k].add(grad[k], v, norm, norm_counts(a, norm) ? -norm * norm * norm * dots[k] : 0, grad_value[k]);
+        const float own = norm[k][v];
+        if (others >> warp_row(v) & 1) return;
+        x[k].add(grad[k], v, own, norm_counts(a, own) ? -own * own * own * dots[k] : 0, grad_value[k]);
         return;
       }
       const float scalar = lanes_sum<4>(grad_scalar[k][v]);
@@ -402,7 +447,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   }
   for_rows_of(others, w, [&](int n) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::backward_column<score, S::kHeadFeatures, true, true>(a, g, n, k);
+      edge_by_edge::backward_column<score, S::kHeadFeatures, true>(a, g, n, k);
     }
   });
 }
@@ -420,12 +465,13 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
                     Sharing sharing) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char memory[];
   __shared__ WindowMasks masks;
+  __shared__ ScoreNorms<score, S> norms;
   __shared__ typename BackwardTurns<S, kRows, kPositions>::Storage windows;
   if (kRows) let_next_begin();
   BackwardTurns<S, kRows, kPositions> turn(a, windows, sharing);
   if (!turn) return;
   for_groups<S>(a.heads, [&](int h) {
-    BackwardStages<score, S, kRows> stages(masks, memory);
+    BackwardStages<score, S, kRows> stages(masks, norms, memory);
     stages.start(a, g, turn.window(), h);
     do {
       if constexpr (kRows) {
@@ -456,7 +502,8 @@ bool tile_bwd_fits(const Attention& a) {
   return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess &&
          for_tile_shape(a, [&]<Score score, class S>() {
            const int most = std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>);
-           return most + static_cast<int>(sizeof(WindowMasks)) <= limit ? cudaSuccess : cudaErrorNotSupported;
+           const int fixed = static_cast<int>(sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>));
+           return most + fixed <= limit ? cudaSuccess : cudaErrorNotSupported;
          }) == cudaSuccess;
 }
 

@@ -45,9 +45,14 @@ class Chunks {
   }
 
   __device__ __forceinline__ Chunk<S> first() {
+    return first([](unsigned) { return NoNorms{}; });
+  }
+  // norms_of(turn): where its rows' go; of two chunks, which take turns.
+  template <class NormsOf>
+  __device__ __forceinline__ Chunk<S> first(const NormsOf& norms_of) {
     wait_for_copies();
     now_ = buffer(0);
-    Rows<S>::prepare(now_);
+    Rows<S>::prepare(now_, norms_of(turn_));
     __syncthreads();
     if (kDouble) {
       next();

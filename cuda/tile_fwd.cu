@@ -29,8 +29,7 @@ constexpr int kQueriesBytes = score == Score::additive ? 0 : WindowRows<S>::kByt
 template <Score score>
 constexpr bool kHasKeys = score == Score::dot;  // beside values
 template <Score score, class S, bool kWarpgroup>
-using ForwardChunks =
-    Chunks<S, kHasKeys<score>, true, (!kHasKeys<score> || S::kSmall || (kWarpgroup && !S::kScaled))>;
+using ForwardChunks = Chunks<S, kHasKeys<score>, true, (!kHasKeys<score> || S::kSmall || (kWarpgroup && !S::kScaled))>;
 template <Score score, class S, bool kWarpgroup>
 constexpr int kStagesBytes = kQueriesBytes<score, S> + ForwardChunks<score, S, kWarpgroup>::kBytes;
 
@@ -75,11 +74,13 @@ constexpr bool kHasFactors = score == Score::additive && !kPositions && !std::is
 template <Score score, class S>
 struct ForwardStages {
   WindowMasks& masks;
+  ScoreNorms<score, S>& norms;
   WindowRows<S> queries;
   ForwardChunks<score, S, S::kWarpgroup> chunks;
 
-  __device__ __forceinline__ ForwardStages(WindowMasks& window_masks, unsigned char* memory)
-      : masks(window_masks), queries{memory}, chunks(memory + kQueriesBytes<score, S>) {}
+  __device__ __forceinline__ ForwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
+                                           unsigned char* memory)
+      : masks(window_masks), norms(block_norms), queries{memory}, chunks(memory + kQueriesBytes<score, S>) {}
 
   // Starts to copy what heads from h on need of a window.
   __device__ __forceinline__ void start(const Typed<typename S::T>& a, const BlockWindow& w, int h) {
@@ -95,12 +96,13 @@ template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs,
                                                ForwardTurns<S, kPositions>& turn, int h,
                                                ForwardStages<score, S>& stages) {
-  constexpr bool kNeedsDots = score != Score::additive;
+  constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
   constexpr bool kFactored = kHasFactors<score, S, kPositions>;
   using Side = Terms<true>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
-  auto& [masks, queries, chunks] = stages;
+  auto& [masks, norms, queries, chunks] = stages;
+  const auto eps = static_cast<float>(a.eps);
   const auto start = [&](const BlockWindow& next) { stages.start(a, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   Running<S> running[S::kHeads];
@@ -109,12 +111,22 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   TileSrcs srcs[S::kHeads];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-    for (int v = 0; v < 2; ++v) dst[k][v] = Side::of_window<score>(a, i[v], h + k);
+    for (int v = 0; v < 2; ++v) dst[k][v] = kCosine ? 0 : Side::of_window<score>(a, i[v], h + k);
     if constexpr (kFactored) srcs[k].load(a, w, h + k);
   });
   wait_for_copies();
-  if (kNeedsDots) Rows<S>::prepare(queries);
-  __syncthreads();
+  if constexpr (kCosine) {
+    const RowNorms<kWindow> made{norms.window, eps};
+    Rows<S>::prepare(queries, made);
+    __syncthreads();
+    for_heads<S>(a.heads, h, [&](int k) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) dst[k][v] = kUnit<score> * a.beta_of(h + k) * made.of(k, window_row(v));
+    });
+  } else {
+    if (kNeedsDots) Rows<S>::prepare(queries);
+    __syncthreads();
+  }
   for_heads<S>(a.heads, h, [&](int k) {
     if constexpr (kFactored) {
       top[k] = srcs[k].largest(a, w, h + k);
@@ -139,11 +151,18 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = S::kWarpgroup || (mine >> chunk & 1);
-    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, lane_node = min(first + lane, w.end - 1);
     float lane_src[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = Side::of_other<score>(a, lane_node, h + k); });
+    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
     if (kSeveral) chunks.agree();
-    const Chunk<S> keys = chunks.first();
+    Chunk<S> keys;
+    if constexpr (kCosine) {
+      RowNorms<kChunk> made;
+      keys = chunks.first([&](unsigned turn) { return made = {norms.chunks[turn], eps}; });
+      for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = made.of(k, lane); });
+    } else {
+      keys = chunks.first();
+    }
     if (works) {
       edges.load(chunk);
       kept.load(chunk);
@@ -232,7 +251,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   }
   for_rows_of(others, w, [&](int row) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::forward_row<score, S::kHeadFeatures, true>(a, outputs, row, k);
+      edge_by_edge::forward_row<score, S::kHeadFeatures>(a, outputs, row, k);
     }
   });
 }
@@ -250,11 +269,12 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
                     Sharing sharing) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char memory[];
   __shared__ WindowMasks masks;
+  __shared__ ScoreNorms<score, S> norms;
   __shared__ typename ForwardTurns<S, kPositions>::Storage windows;
   ForwardTurns<S, kPositions> turn(a, windows, sharing);
   if (!turn) return;
   for_groups<S>(a.heads, [&](int h) {
-    ForwardStages<score, S> stages(masks, memory);
+    ForwardStages<score, S> stages(masks, norms, memory);
     stages.start(a, turn.window(), h);
     do {
       forward_window<score, S, kPositions>(a, outputs, turn, h, stages);
@@ -270,7 +290,7 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
   if (error != cudaSuccess) return error;
   return for_tile_shape(a, [&]<Score score, class S>() {
     constexpr int bytes = kStagesBytes<score, S, false>;
-    static_assert(bytes + sizeof(WindowMasks) <= 99 * 1024,
+    static_assert(bytes + sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) <= 99 * 1024,
                   "what blocks of every device from compute capability 8.0 on have");
     const bool may_be_warpgroups = S::kForWarpgroup && major == 9;
     const auto slope = static_cast<float>(a.negative_slope);

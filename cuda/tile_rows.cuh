@@ -1,7 +1,7 @@
 // Rows of features on their way from global to shared memory.
 #pragma once
 
-#include "tile.cuh"
+#include "tile_norms.cuh"
 
 namespace dfgnn::cuda::tile {
 
@@ -37,22 +37,34 @@ class Rows {
     }
   }
 
-  // Makes what this thread has copied fit for products after the next barrier; the whole warp comes.
-  template <int kRows>
-  __device__ __forceinline__ static void prepare(const Matrix<S, kRows>& rows) {
+  // Makes what this thread has copied fit for products after the next barrier; the whole warp comes. With Norms leaves
+  // the rows' there.
+  template <int kRows, class Norms = NoNorms>
+  __device__ __forceinline__ static void prepare(const Matrix<S, kRows>& rows, const Norms& norms = {}) {
+    constexpr int kMine = kRows / kAtOnce, kBatch = kMine < 8 ? kMine : 8;
     if constexpr (S::kScaled) {
-      constexpr int kMine = kRows / kAtOnce, kBatch = kMine < 8 ? kMine : 8;
       static_assert(kMine == kBatch || kBatch * kAtOnce % 8 == 0,
                     "rows of a batch are swizzled like those of the first");
       for (int k = 0; k < kMine; k += kBatch) {
-        scale_rows<kRows, kBatch>(rows.bytes + k * kAtOnce * S::kPanelBytes, &rows.scale(row() + k * kAtOnce));
+        scale_rows<kRows, kBatch>(rows.bytes + k * kAtOnce * S::kPanelBytes, &rows.scale(row() + k * kAtOnce), k,
+                                  norms);
       }
+    } else if constexpr (Norms::kAreMade) {
+      float squares[kMine];
+#pragma unroll
+      for (int k = 0; k < kMine; ++k) {
+        const uint4 x = *reinterpret_cast<const uint4*>(rows.bytes + place<kRows>(piece(), k));
+        squares[k] = 0;
+#pragma unroll
+        for (int v = 0; v < kNumbers; ++v) squares[k] += number_of<T>(&x, v) * number_of<T>(&x, v);
+      }
+      put_norms(squares, 0, norms);
     }
     if constexpr (S::kWarpgroup) warpgroup::publish();
   }
 
  private:
-  static constexpr int kPieces = S::kRowBytes / 16, kAtOnce = kThreads / kPieces;
+  static constexpr int kPieces = S::kRowBytes / 16, kAtOnce = kThreads / kPieces, kNumbers = 16 / sizeof(T);
   __device__ __forceinline__ static int row() { return threadIdx.x / kPieces; }
   __device__ __forceinline__ static int piece() { return threadIdx.x % kPieces; }
   __device__ __forceinline__ static int head() { return piece() * 16 / S::kHeadBytes; }
@@ -66,9 +78,25 @@ class Rows {
     return (M::place(row(), piece) ^ M::swizzle(k * kAtOnce) * 16) + k * kAtOnce * M::kRowStride;
   }
 
-  // kCount rows of a matrix of kRows, kAtOnce apart, step by step, so that the latencies of a step overlap.
-  template <int kRows, int kCount>
-  __device__ __forceinline__ static void scale_rows(unsigned char* rows, float* scales) {
+  // Of a thread's rows from the first on, kAtOnce apart, from squares of the pieces that it has.
+  template <int kCount, class Norms>
+  __device__ __forceinline__ static void put_norms(float (&squares)[kCount], int first, const Norms& norms) {
+    constexpr int kLanes = S::kHeadBytes / 16, kTogether = kCount < kLanes ? kCount : kLanes;  // lanes of a head
+#pragma unroll
+    for (int k = 0; k < kCount; k += kTogether) {
+      float some[kTogether];
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) some[u] = squares[k + u];
+      const float sum = transposed_sum<kLanes>(some);
+      const int own = static_cast<int>(threadIdx.x) % kLanes;
+      if (own < kTogether) norms.put(head(), row() + (first + k + own) * kAtOnce, sum);
+    }
+  }
+
+  // kCount rows of a matrix of kRows, kAtOnce apart, step by step, so that the latencies of a step overlap. They are
+  // the thread's from `first` on.
+  template <int kRows, int kCount, class Norms>
+  __device__ __forceinline__ static void scale_rows(unsigned char* rows, float* scales, int first, const Norms& norms) {
     float4 x[kCount];
     uint32_t largest[kCount];  // numbers without sign are ordered as their bits
 #pragma unroll
@@ -86,6 +114,14 @@ class Rows {
 #pragma unroll
         for (int k = 0; k < kCount; ++k) largest[k] = max(largest[k], __shfl_xor_sync(kAllLanes, largest[k], offset));
       }
+    }
+    if constexpr (Norms::kAreMade) {
+      float squares[kCount];
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        squares[k] = x[k].x * x[k].x + x[k].y * x[k].y + x[k].z * x[k].z + x[k].w * x[k].w;
+      }
+      put_norms(squares, first, norms);
     }
     __syncwarp();  // the rows have been read
 #pragma unroll

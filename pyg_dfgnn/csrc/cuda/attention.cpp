@@ -118,7 +118,7 @@ ForwardResult forward_cuda(Attention given, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
   auto a = align(std::move(given));
   const bool by_resident = method == Method::resident && cuda::resident_fwd_fits(operands_of(a));
-  if (!by_resident) set_scales(a);
+  if (!by_resident && method != Method::tile) set_scales(a);
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
   auto out = empty({a.num_dst(), a.heads(), a.head_dim()}, options);
@@ -146,7 +146,7 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const bool by_resident = method == Method::resident && cuda::resident_bwd_fits(operands_of(a));
   const bool by_tile = method == Method::tile && cuda::tile_bwd_fits(operands_of(a));
   const bool is_one_x = saved.sum_x && a.dst.is_same(a.src) && (by_resident || by_tile);
-  if (!by_resident) set_scales(a);
+  if (!by_resident && !by_tile) set_scales(a);
   const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out);
   const auto scalars = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
   // Entries of col past the last edge are no edges, and their gradients are 0.
@@ -154,26 +154,22 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
     return operand.defined() ? at::zeros_like(operand) : at::Tensor();
   };
   const auto empty_like = [](const at::Tensor& t) { return empty(t.sizes(), t.options()); };
-  const auto delta = empty({a.num_dst(), a.heads()}, scalars);
+  const auto node_scalars = [&] { return empty({a.num_dst(), a.heads()}, scalars); };
+  const auto delta = node_scalars(), scale = by_tile && a.score == Score::cosine ? node_scalars() : at::Tensor();
   Gradients gradients{{}, {}, empty_like(a.value), edge_gradient(a.a_edge), edge_gradient(a.bias), {}};
   if (is_one_x) {
-    gradients.by_beta = empty({a.num_dst(), a.heads()}, scalars);
+    gradients.by_beta = node_scalars();
   } else {
     gradients.dst = empty_like(a.dst);
     gradients.src = empty_like(a.src);
   }
   const auto result_of = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
-  const cuda::Gradients pointers{data_of(grad_out),
-                                 data_of(out),
-                                 data_of(saved.lse),
-                                 data_of(saved.grad_lse),
-                                 result_of(delta),
-                                 result_of(gradients.dst),
-                                 result_of(gradients.src),
-                                 result_of(gradients.value),
-                                 result_of(gradients.a_edge),
-                                 result_of(gradients.bias),
-                                 result_of(gradients.by_beta)};
+  const cuda::Gradients pointers{data_of(grad_out),          data_of(out),
+                                 data_of(saved.lse),         data_of(saved.grad_lse),
+                                 result_of(delta),           result_of(scale),
+                                 result_of(gradients.dst),   result_of(gradients.src),
+                                 result_of(gradients.value), result_of(gradients.a_edge),
+                                 result_of(gradients.bias),  result_of(gradients.by_beta)};
   const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
   if (by_tile) {
