@@ -48,8 +48,8 @@ def test_dropout_and_beta(path, device):
     check_backward(path, "cosine", graph, operands, dropout_p=0.4, seed=seed)
 
 
-def arguments(graph: graphs.Csr, **options) -> dict[str, Tensor]:
-    return backward_arguments("cosine", graph, of_one_x(make_operands("cosine", graph)), **options)
+def arguments(graph: graphs.Csr) -> dict[str, Tensor]:
+    return backward_arguments("cosine", graph, of_one_x(make_operands("cosine", graph)))
 
 
 @pytest.mark.parametrize("are_one", [True, False])

@@ -25,15 +25,19 @@ def sparse(device: str, density: float = 0.03, index: torch.dtype = torch.int32)
     return graphs.batch(SIZES, density).to(device, index)
 
 
+def kernels(score: str, graph: Csr, operands: dict[str, torch.Tensor]) -> str:
+    """The names of those that run in both passes."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        results(PATH, score, graph, operands, **graph.csc(), **route(graph))
+    return " ".join(event.key for event in profiled.key_averages())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("score", SCORES)
 def test_kernels(score, dtype, cuda):
     """Those that the other tests are of run."""
     graph = sparse(cuda)
-    operands = make_operands(score, graph, 1, 128, dtype)
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        results(PATH, score, graph, operands, **graph.csc(), **route(graph))
-    names = " ".join(event.key for event in profiled.key_averages())
+    names = kernels(score, graph, make_operands(score, graph, 1, 128, dtype))
     assert "resident_fwd_kernel" in names
     assert "resident_bwd_kernel" in names
 
@@ -56,19 +60,13 @@ def test_backward(score, heads, head_dim, dtype, device):
     check_backward(PATH, score, graph, operands, csc=True, hints=route(graph))
 
 
-def kernels_of_backward(graph: Csr, operands: dict[str, torch.Tensor]) -> str:
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        results(PATH, "cosine", graph, operands, **graph.csc(), **route(graph))
-    return " ".join(event.key for event in profiled.key_averages())
-
-
 def test_two_features(cuda):
     """Cosine scores of two tensors are left to another method, and those of one need no norms."""
     graph = sparse(cuda)
     operands = make_any_operands("cosine", graph, 1, 128)
     check_backward(PATH, "cosine", graph, operands, csc=True, hints=route(graph))
-    assert "resident" not in kernels_of_backward(graph, operands)
-    assert "norm" not in kernels_of_backward(graph, of_one_x(operands))
+    assert "resident" not in kernels("cosine", graph, operands)
+    assert "norm" not in kernels("cosine", graph, of_one_x(operands))
 
 
 @pytest.mark.parametrize("beta", [[0.0, 0.0], [-2.0, 30.0]])
