@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "att_gradients.h"
+#include "column_sums.h"
 #include "fragment.cuh"
 
 namespace dfgnn::cuda {
 namespace {
 
-constexpr int kThreads = 256, kUnroll = 4, kPartsAtOnce = 8;
+constexpr int kThreads = 256, kUnroll = 4;
 constexpr int64_t kMostBlocks = 1024;
 
 // As many for a task on any device, so that sums are the same there. (Rows of a block: eight of each thread that has
@@ -65,32 +66,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp of columns, of which the block's warps take parts in turn.
-template <class A>
-__global__ void __launch_bounds__(1024) sum_parts_kernel(const A* partial, int64_t parts, int64_t width, A* sums) {
-  __shared__ A of_warps[kWarp][kWarp];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
-  const A* from = partial + min(column, width - 1);
-  A sum = A(0);
-  for (int64_t first = warp; first < parts; first += kPartsAtOnce * kWarp) {
-    A x[kPartsAtOnce];
-#pragma unroll
-    for (int u = 0; u < kPartsAtOnce; ++u) {
-      const int64_t p = first + u * kWarp;
-      x[u] = p < parts ? from[p * width] : A(0);
-    }
-#pragma unroll
-    for (int u = 0; u < kPartsAtOnce; ++u) sum += x[u];
-  }
-  of_warps[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || column >= width) return;
-  sum = A(0);
-  for (int w = 0; w < kWarp; ++w) sum += of_warps[w][lane];
-  sums[column] = sum;
-}
-
 template <class T, int kVec>
 cudaError_t launch(const AttGradients& task, cudaStream_t stream) {
   using A = typename Accumulate<T>::type;
@@ -108,9 +83,7 @@ cudaError_t launch(const AttGradients& task, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
     parts += blocks;
   }
-  const auto columns = static_cast<unsigned>((task.width + kWarp - 1) / kWarp);
-  sum_parts_kernel<A><<<columns, 1024, 0, stream>>>(partial, parts, task.width, static_cast<A*>(task.grad_att));
-  return cudaGetLastError();
+  return column_sums(task.type, partial, parts, task.width, partial + parts * task.width, task.grad_att, stream);
 }
 
 template <class T>
@@ -122,7 +95,8 @@ cudaError_t launch_vectors(const AttGradients& task, cudaStream_t stream) {
 }  // namespace
 
 int64_t att_partial(const AttGradients& task) {
-  return (blocks_of(task.sides[0].nodes) + blocks_of(task.sides[1].nodes)) * task.width;
+  const int64_t parts = blocks_of(task.sides[0].nodes) + blocks_of(task.sides[1].nodes);
+  return parts * task.width + column_sums_partial(parts, task.width);
 }
 
 cudaError_t att_gradients(const AttGradients& task, cudaStream_t stream) {

@@ -25,9 +25,7 @@ class LaneFeatures {
     return lanes_sum<kWarp>(sum);
   }
 
-  __device__ __forceinline__ float reciprocal_norm(double eps) const {
-    return 1 / max(sqrtf(dot(*this)), static_cast<float>(eps));
-  }
+  __device__ __forceinline__ float reciprocal_norm(double eps) const { return reciprocal_norm_of(dot(*this), eps); }
 
   __device__ __forceinline__ void fade_and_add(float fade, float weight, const LaneFeatures& other) {
 #pragma unroll
@@ -189,7 +187,7 @@ struct OneX {
   __device__ __forceinline__ Features project(const Typed<T>& a, Features sum) {
     dot = x.dot(sum);
     if (isnan(dot) && sum.dot(sum) == 0) dot = 0;  // of a row that nothing came back to, even if it is not a number
-    if (dot != 0 && norm_counts(a, norm)) sum.fade_and_add(1, -norm * norm * dot, x);
+    if (const float share = own_share(a, norm, dot); share != 0) sum.fade_and_add(1, share, x);
     return sum;
   }
 };

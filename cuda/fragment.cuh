@@ -195,6 +195,12 @@ struct Fragment {
   }
 };
 
+// 1 / max(|x|, eps), as torch.nn.functional.normalize has it, from the sum of a row's squares.
+template <class A>
+__device__ __forceinline__ A reciprocal_norm_of(A squares, double eps) {
+  return A(1) / max(sqrt(squares), static_cast<A>(eps));
+}
+
 // Sum over `kLanes` neighbouring lanes, to all of them.
 template <int kLanes, class A>
 __device__ __forceinline__ A lanes_sum(A x) {

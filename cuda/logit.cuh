@@ -102,11 +102,13 @@ __device__ __forceinline__ auto src_term(const Typed<T>& a, int j, int h) {
   return A(a.at(score == Score::cosine ? a.src_scale : a.src, a.scalar(j, h)));
 }
 
-// Whether the norm of which this is the reciprocal has a part in cosine's gradient, and is not what replaces one below
-// eps.
+// What x's gradient has of x itself by way of its norm, whose reciprocal that is, as a factor: from what the gradient
+// of x over its norm and x have in common, <g, x> over the norm. A norm below eps, which is replaced, has no part.
 template <class T>
-__device__ __forceinline__ bool norm_counts(const Typed<T>& a, typename Typed<T>::A reciprocal) {
-  return reciprocal < 1 / static_cast<typename Typed<T>::A>(a.eps);
+__device__ __forceinline__ auto own_share(const Typed<T>& a, typename Typed<T>::A reciprocal,
+                                          typename Typed<T>::A projection) {
+  using A = typename Typed<T>::A;
+  return reciprocal < 1 / static_cast<A>(a.eps) ? -projection * reciprocal * reciprocal : A(0);
 }
 
 // The logit from those terms; `dot` is what PairScore made of the edge's two rows, unused by the additive score.

@@ -1,7 +1,6 @@
 // Norms of rows, and the derivative of what they normalise: some lanes a row, one pass over it (from the cache, a
 // second).
 #include <cmath>
-#include <cub/block/block_reduce.cuh>
 
 #include "fragment.cuh"
 #include "normalize.h"
@@ -36,7 +35,7 @@ __global__ void reciprocal_norm_kernel(Rows rows, ReciprocalNorm t) {
   if (live) for_parts<S>(rows.x, row, rows.size, [&](const Fragment<S>& x, int) { squares += x.dot(x); });
   squares = lanes_sum<S::kLanes>(squares);
   if (!live || threadIdx.x % S::kLanes != 0) return;
-  const A reciprocal = A(1) / max(sqrt(squares), static_cast<A>(rows.eps));
+  const A reciprocal = reciprocal_norm_of(squares, rows.eps);
   if (t.reciprocal) static_cast<A*>(t.reciprocal)[row] = reciprocal;
   if (t.scaled) static_cast<A*>(t.scaled)[row] = reciprocal * static_cast<const A*>(t.factor)[row % t.heads];
 }
@@ -74,7 +73,7 @@ __global__ void normalize_backward_kernel(Rows rows, NormalizeBackward t) {
   g_dot = dot_of(t.g, g_dot);
   if (t.h) h_dot = dot_of(t.h, h_dot);
   if (!live) return;
-  const A norm = sqrt(squares), eps = static_cast<A>(rows.eps), r = A(1) / max(norm, eps);
+  const A norm = sqrt(squares), eps = static_cast<A>(rows.eps), r = reciprocal_norm_of(squares, rows.eps);
   if (lane == 0) static_cast<A*>(t.projection)[row] = r * g_dot;
   const A factor = t.factor ? r * static_cast<const A*>(t.factor)[row % t.heads] : r;
   const A project = norm > eps ? r * r * (factor * g_dot + r * h_dot) : A(0);
@@ -95,55 +94,7 @@ unsigned blocks_for(int64_t num_rows) {
   return static_cast<unsigned>((num_rows * S::kLanes + kThreads - 1) / kThreads);
 }
 
-// Sums of a head over the nodes of a block; of block b, the b-th.
-constexpr int kSumThreads = 512, kSumNodes = 8 * kSumThreads;
-template <class A>
-__global__ void __launch_bounds__(kSumThreads) node_sums_kernel(const A* x, int64_t nodes, int heads, A* sums) {
-  using Reduce = cub::BlockReduce<A, kSumThreads>;
-  __shared__ typename Reduce::TempStorage storage;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSumNodes;
-  A sum = A(0);
-#pragma unroll
-  for (int k = 0; k < kSumNodes; k += kSumThreads) {
-    const int64_t node = first + k + threadIdx.x;
-    if (node < nodes) sum += x[node * heads + blockIdx.y];
-  }
-  sum = Reduce(storage).Sum(sum);
-  if (threadIdx.x == 0) sums[static_cast<int64_t>(blockIdx.x) * heads + blockIdx.y] = sum;
-}
-
-int64_t sum_blocks(int64_t nodes) { return (nodes + kSumNodes - 1) / kSumNodes; }
-
-template <class A>
-cudaError_t launch_node_sums(const A* x, int64_t nodes, int heads, A* partial, A* sums, cudaStream_t stream) {
-  while (true) {
-    const int64_t blocks = sum_blocks(nodes);
-    A* to = blocks == 1 ? sums : partial;
-    node_sums_kernel<<<dim3(static_cast<unsigned>(blocks), heads), kSumThreads, 0, stream>>>(x, nodes, heads, to);
-    const cudaError_t error = cudaGetLastError();
-    if (blocks == 1 || error != cudaSuccess) return error;
-    x = partial;
-    partial += blocks * heads;
-    nodes = blocks;
-  }
-}
-
 }  // namespace
-
-int64_t node_sums_partial(int64_t nodes, int heads) {
-  int64_t numbers = 0;
-  while ((nodes = sum_blocks(nodes)) > 1) numbers += nodes * heads;
-  return numbers;
-}
-
-cudaError_t node_sums(Type type, const void* x, int64_t nodes, int heads, void* partial, void* sums,
-                      cudaStream_t stream) {
-  const auto launch = [&]<class A>(A* to) {
-    if (nodes == 0) return cudaMemsetAsync(to, 0, heads * sizeof(A), stream);
-    return launch_node_sums(static_cast<const A*>(x), nodes, heads, static_cast<A*>(partial), to, stream);
-  };
-  return type == Type::f64 ? launch(static_cast<double*>(sums)) : launch(static_cast<float*>(sums));
-}
 
 cudaError_t reciprocal_norm(const Rows& rows, const ReciprocalNorm& task, cudaStream_t stream) {
   if (rows.num_rows == 0) return cudaSuccess;

@@ -39,10 +39,4 @@ struct NormalizeBackward {
 };
 cudaError_t normalize_backward(const Rows& rows, const NormalizeBackward& task, cudaStream_t stream);
 
-// sums [heads] of x [nodes, heads], of the accumulation type of `type`, in a fixed order. partial: as many numbers as
-// node_sums_partial says.
-int64_t node_sums_partial(int64_t nodes, int heads);
-cudaError_t node_sums(Type type, const void* x, int64_t nodes, int heads, void* partial, void* sums,
-                      cudaStream_t stream);
-
 }  // namespace dfgnn::cuda

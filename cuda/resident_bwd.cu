@@ -201,7 +201,7 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
     if (!kCosine || !is_logits) chunk.wait();
     own.add_dots(chunk, c == 0, is_logits ? weights : gradients);
     if (kCosine && !is_logits) continue;
-    if (kCosine) chunk.add_to_norms(c == 0, c + 1 == chunks, static_cast<float>(a.eps), norms);
+    if (kCosine) chunk.add_to_norms(c == 0, c + 1 == chunks, a.eps, norms);
     __syncthreads();
     if (i + 1 == passes) break;
     chunk.start(!kCosine && i + 1 >= chunks ? rows_of(a.src, (i + 1) % chunks)
@@ -263,8 +263,7 @@ __device__ __forceinline__ bool backward_tile(const Typed<typename S::T>& a, con
     });
     if (!kNeedsDots && column >= 0) static_cast<float*>(g.src)[a.scalar(tile.first + column, h)] = sum;
     if (kCosine && column >= 0) {
-      const float norm = norms[column];
-      projections[column] = norm_counts(a, norm) ? -(projections[column] + sum) * norm * norm : 0;
+      projections[column] = own_share(a, norms[column], projections[column] + sum);
     }
   });
   if (!__syncthreads_and(fits)) return false;

@@ -65,9 +65,8 @@ class Chunk {
 
   __device__ __forceinline__ Rows rows() const { return Rows(memory); }
 
-  // Of nodes' rows, norms [nodes] is made of chunk after chunk, from their squares to their reciprocals, as
-  // reciprocal_norm (normalize.cu) has them.
-  __device__ __forceinline__ void add_to_norms(bool is_first, bool is_last, float eps, float* norms) const {
+  // Of nodes' rows, norms [nodes] is made of chunk after chunk, from their squares to their reciprocals.
+  __device__ __forceinline__ void add_to_norms(bool is_first, bool is_last, double eps, float* norms) const {
     for (int i = threadIdx.x; i - static_cast<int>(threadIdx.x) < nodes * S::kPieces; i += S::kThreads) {
       const int node = i / S::kPieces;
       uint4 piece{};
@@ -81,7 +80,7 @@ class Chunk {
       squares = lanes_sum<S::kPieces>(squares);
       if (node >= nodes || i % S::kPieces != 0) continue;
       if (!is_first) squares += norms[node];
-      norms[node] = is_last ? 1 / max(sqrtf(squares), eps) : squares;
+      norms[node] = is_last ? reciprocal_norm_of(squares, eps) : squares;
     }
   }
 };

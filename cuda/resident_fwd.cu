@@ -88,7 +88,7 @@ __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, cons
     const bool is_first = c == 0, is_last = c + 1 == chunks;
     if constexpr (kCosine) {
       chunk.wait();
-      chunk.add_to_norms(is_first, is_last, static_cast<float>(a.eps), norms);
+      chunk.add_to_norms(is_first, is_last, a.eps, norms);
       OwnRows<S, true>(edges, chunk.rows()).add_dots(chunk, is_first, numbers);
     } else {
       OwnRows<S, false> own(edges, rows_of(a.dst, c));

@@ -159,6 +159,9 @@ struct Features {
   float tiles[S::kHeadFeatures / 8][4] = {};
   int exponents[2] = {253, 253};  // where kScaled: row v is held times power_of_two(exponents[v])
 
+  // What the numbers held of row v are to be multiplied by.
+  __device__ __forceinline__ float unit(int v) const { return S::kScaled ? power_of_two(254 - exponents[v]) : 1; }
+
   __device__ __forceinline__ void scale(const float (&by)[2]) {
 #pragma unroll
     for (auto& tile : tiles) {
@@ -199,10 +202,10 @@ __device__ __forceinline__ void store_row_pair(typename S::T* row, int features,
 template <class S>
 __device__ __forceinline__ void store_row(const Features<S>& acc, int v, float scale, typename S::T* row,
                                           int features) {
-  const float held = S::kScaled ? power_of_two(254 - acc.exponents[v]) : 1;
+  const float unit = acc.unit(v);
 #pragma unroll
   for (int n = 0; n < S::kHeadFeatures / 8; ++n) {
-    store_row_pair<S>(row, features, n, {acc.tiles[n][2 * v] * scale * held, acc.tiles[n][2 * v + 1] * scale * held});
+    store_row_pair<S>(row, features, n, {acc.tiles[n][2 * v] * scale * unit, acc.tiles[n][2 * v + 1] * scale * unit});
   }
 }
 

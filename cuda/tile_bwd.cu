@@ -5,10 +5,8 @@
 
 #include "device.h"
 #include "edge_by_edge.cuh"
-#include "tile_chunks.cuh"
 #include "tile_edges.cuh"
-#include "tile_logit.cuh"
-#include "tile_masks.cuh"
+#include "tile_gradient.cuh"
 #include "tile_one_x.cuh"
 #include "tile_products.cuh"
 #include "tile_shapes.cuh"
@@ -21,134 +19,6 @@ using namespace tile;
 template <class S, bool kRows, bool kPositions>
 using BackwardTurns = Turns<kRows ? WindowOrder::from_last : WindowOrder::from_first, kTakesSeveral<S, kPositions>>;
 
-// What a node brings to the gradients of its row's logits; lse in their unit.
-struct RowTerms {
-  float term, lse, delta;
-
-  // delta, scale: what rows have written of all nodes, the second with cosine scores.
-  template <Score score, class T>
-  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, const void* delta,
-                                                const void* scale, int i, int h) {
-    const auto written = [&](const void* data) { return __ldcg(static_cast<const float*>(data) + a.scalar(i, h)); };
-    const float term = score == Score::cosine ? written(scale) : Terms<false>::of_other<score>(a, i, h);
-    return {term, lse_of<score>(a, g, i, h), written(delta)};
-  }
-
-  // That of a row without edges is no number to subtract from masks; any will do. One that is too large makes all
-  // logits NaN.
-  template <Score score, class T>
-  __device__ __forceinline__ static float lse_of(const Typed<T>& a, const Gradients& g, int i, int h) {
-    const float lse = kUnit<score> * a.at(g.lse, a.scalar(i, h));
-    return lse == -INFINITY ? 0 : is_precise<score>(lse) ? lse : NAN;
-  }
-
-  // Those of a chunk's row, this being what a lane has, of the row of its number.
-  template <Score score>
-  __device__ __forceinline__ RowTerms of_chunk_row(int j, int c) const {
-    return {score == Score::dot ? term : tile::of_chunk_row(term, j, c), tile::of_chunk_row(lse, j, c),
-            tile::of_chunk_row(delta, j, c)};
-  }
-};
-
-// A quarter of each head of a row of `out`, which the four lanes of an accumulator row share.
-template <class S>
-class OutPieces {
- public:
-  using T = typename S::T;
-
-  // All loads are under way at a time.
-  __device__ __forceinline__ OutPieces(const Typed<T>& a, const Gradients& g, int node, int h) {
-    for_heads<S>(a.heads, h, [&](int k) {
-      const T* out = a.features(g.out, node, h + k);
-#pragma unroll
-      for (int x = 0; x < kCount; ++x) {
-        const int feature = piece(x) * kNumbers;
-        pieces_[k][x] = feature < a.head_dim ? *reinterpret_cast<const uint4*>(out + feature) : uint4{};
-      }
-    });
-  }
-
-  // <grad_out, out> of head k, grad_out being a row in shared memory.
-  __device__ __forceinline__ float dot(const WindowRows<S>& grads, int row, int k) const {
-    float sum = 0;
-#pragma unroll
-    for (int x = 0; x < kCount; ++x) {
-      const Piece<S> grad(grads, row, k * kPieces + piece(x) % kPieces);
-#pragma unroll
-      for (int f = 0; f < kNumbers; ++f) sum += grad.x[f] * number_of<T>(&pieces_[k][x], f);
-    }
-    return lanes_sum<kLanes>(sum);
-  }
-
- private:
-  static constexpr int kLanes = 4, kNumbers = Piece<S>::kNumbers, kPieces = S::kHeadBytes / 16;
-  static constexpr int kCount = (kPieces + kLanes - 1) / kLanes;
-  static __device__ __forceinline__ int piece(int x) { return x * kLanes + lane_in_group(); }
-  uint4 pieces_[S::kHeads][kCount];
-};
-
-// As edge_gradient, with a mask, which makes all of it 0 where there is no edge. keep: 1 without kPositions.
-template <Score score>
-__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Logit<float>& s, float mask, float dp,
-                                                               const RowTerms& row, float keep) {
-  const float p = weight_of<score>(s.value + mask - row.lse);
-  const float ds = p * (keep * dp - row.delta);
-  return {keep * p, ds, ds * s.slope};
-}
-
-// The gradient of a node's dst or src: accumulator row v, or, with the additive score, a number.
-template <Score score, class S>
-__device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, void* to, int node, int h,
-                                               const Features<S>& grad, int v, float grad_scalar) {
-  if constexpr (score != Score::additive) {
-    const float factor = score == Score::dot ? a.logit_scale : 1;
-    store_row<S>(grad, v, factor, a.features(to, node, h), a.head_dim);
-  } else if (lane_in_group() == 0) {
-    static_cast<float*>(to)[a.scalar(node, h)] = grad_scalar;
-  }
-}
-
-// Whether destinations have queries beside the gradient of `out`, and sources keys beside values: with cosine scores
-// keys are the values. kRows: of the pass over rows, else over columns.
-template <Score score, bool kOfDestinations>
-constexpr bool kHasSecond = score == Score::dot || (score == Score::cosine && kOfDestinations);
-
-// Shared memory: windows of one or two matrices, then chunks of one or two. Two of each would cost float32 a block.
-template <Score score, class S, bool kRows>
-constexpr int kWindowsBytes = (kHasSecond<score, kRows> ? 2 : 1) * WindowRows<S>::kBytes;
-template <Score score, class S, bool kRows>
-using BackwardChunks = Chunks<S, kHasSecond<score, !kRows>, kRows, (!kHasSecond<score, !kRows> || !S::kScaled)>;
-template <Score score, class S, bool kRows>
-constexpr int kStagesBytes = kWindowsBytes<score, S, kRows> + BackwardChunks<score, S, kRows>::kBytes;
-
-// What a block has in shared memory.
-template <Score score, class S, bool kRows>
-struct BackwardStages {
-  WindowMasks& masks;
-  ScoreNorms<score, S>& norms;
-  WindowRows<S> first, second;  // what products with chunks of the first and the second matrix are made of
-  BackwardChunks<score, S, kRows> chunks;
-
-  __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
-                                            unsigned char* memory)
-      : masks(window_masks),
-        norms(block_norms),
-        first{memory},
-        second{kHasSecond<score, kRows> ? memory + WindowRows<S>::kBytes : memory},
-        chunks(memory + kWindowsBytes<score, S, kRows>) {}
-
-  // Starts to copy what heads from h on need of a window.
-  __device__ __forceinline__ void start(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
-                                        int h) {
-    const int end = w.first + w.count;
-    masks.stage(kRows ? a.row_masks : a.column_masks, w);
-    const Rows<S> grads(a, g.grad_out, h), queries(a, a.dst, h), values(a, a.value, h), keys(a, a.src, h);
-    (kRows ? grads : values).stage(first, w.first, end);
-    if (kHasSecond<score, kRows>) (kRows ? queries : keys).stage(second, w.first, end);
-    chunks.begin(kRows ? values : grads, kRows ? keys : queries, w);
-  }
-};
-
 // Heads from h on of a window of rows, which has been started. Goes on to the next, if there may be one, and starts
 // that.
 template <Score score, class S, bool kPositions>
@@ -160,7 +30,6 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
   auto& [masks, norms, grads, queries, chunks] = stages;
-  const auto eps = static_cast<float>(a.eps);
   const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
@@ -174,21 +43,13 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   });
   wait_for_copies();
   Rows<S>::prepare(grads);
-  float norm[S::kHeads][2];
+  float norm[S::kHeads][2] = {};
+  prepare_window<score, S>(queries, norms, a.eps, norm);
   if constexpr (kCosine) {
-    const RowNorms<kWindow> made{norms.window, eps};
-    Rows<S>::prepare(queries, made);
-    __syncthreads();
     for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        norm[k][v] = made.of(k, window_row(v));
-        row[k][v].term = kUnit<score> * a.beta_of(h + k) * norm[k][v];
-      }
+      for (int v = 0; v < 2; ++v) row[k][v].term = kUnit<score> * a.beta_of(h + k) * norm[k][v];
     });
-  } else {
-    if (kNeedsDots) Rows<S>::prepare(queries);
-    __syncthreads();
   }
   const RowFactors<S> grad_factors(grads, 1, 1), query_factors(queries, row[0][0].term, row[0][1].term);
   auto [active, mine, others] = masks.template read<kPositions>(w);
@@ -219,18 +80,11 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, lane_node = min(first + lane, w.end - 1);
+    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
     if (kSeveral) chunks.agree();
-    Chunk<S> values;
-    if constexpr (kCosine) {
-      RowNorms<kChunk> made;
-      values = chunks.first([&](unsigned turn) { return made = {norms.chunks[turn], eps}; });
-      for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = made.of(k, lane); });
-    } else {
-      values = chunks.first();
-    }
+    const Chunk<S> values = first_of<score, S>(chunks, norms, a.eps, lane_src);
     if (works) {
       edges.load(chunk);
       kept.load(chunk);
@@ -238,7 +92,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
       if (joins) start_product_nt<S>(dp, grads, grad_factors, values, k);
-      const Chunk<S> keys = kHasSecond<score, false> ? chunks.second() : values;
+      const Chunk<S> keys = kHasKeys<score> ? chunks.second() : values;
       if (joins) {
         if (kNeedsDots) start_product_nt<S>(s, queries, query_factors, keys, k);
         finish<S>(dp, s);
@@ -278,7 +132,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   }
   if (kSeveral && active == 0) turn.go_on(start);
 
-  const bool is_one_x = score == Score::cosine && g.by_beta;
+  const bool is_one_x = kCosine && g.by_beta;
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     float infinite = 0, dots[S::kHeads] = {};
@@ -295,7 +149,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       if (is_one_x) {
         const float own = norm[k][v], term = a.beta_of(h + k) * own;
         if (others >> warp_row(v) & 1) return;
-        x[k].store(grad[k], v, term, norm_counts(a, own) ? -own * own * term * dots[k] : 0);
+        x[k].store(grad[k], v, term, own_share(a, own, term * dots[k]));
         if (lane_in_group() == 0) static_cast<float*>(g.by_beta)[a.scalar(i[v], h + k)] = own * dots[k];
         return;
       }
@@ -329,22 +183,14 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     for (int v = 0; v < 2; ++v) src[k][v] = kCosine ? 0 : Side::of_window<score>(a, node[v], h + k);
   });
   wait_for_copies();
-  float norm[S::kHeads][2];
+  float norm[S::kHeads][2] = {};
+  if (!kCosine) Rows<S>::prepare(values);  // else they are the keys
+  prepare_window<score, S>(keys, norms, a.eps, norm);
   if constexpr (kCosine) {
-    const RowNorms<kWindow> made{norms.window, static_cast<float>(a.eps)};
-    Rows<S>::prepare(values, made);
-    __syncthreads();
     for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        norm[k][v] = made.of(k, window_row(v));
-        src[k][v] = kUnit<score> * norm[k][v];
-      }
+      for (int v = 0; v < 2; ++v) src[k][v] = kUnit<score> * norm[k][v];
     });
-  } else {
-    Rows<S>::prepare(values);
-    if (kHasSecond<score, false>) Rows<S>::prepare(keys);
-    __syncthreads();
   }
   const RowFactors<S> value_factors(values, 1, 1), key_factors(keys, src[0][0], src[0][1]);
   auto [active, mine, others] = masks.template read<kPositions>(w);
@@ -418,7 +264,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   }
   if (kSeveral && active == 0) turn.go_on(start);
 
-  const bool is_one_x = score == Score::cosine && g.by_beta;
+  const bool is_one_x = kCosine && g.by_beta;
 #pragma unroll
   for (int v = 0; v < 2; ++v) {
     float infinite = 0, dots[S::kHeads] = {};
@@ -436,7 +282,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       if (is_one_x) {
         const float own = norm[k][v];
         if (others >> warp_row(v) & 1) return;
-        x[k].add(grad[k], v, own, norm_counts(a, own) ? -own * own * own * dots[k] : 0, grad_value[k]);
+        x[k].add(grad[k], v, own, own_share(a, own, own * dots[k]), grad_value[k]);
         return;
       }
       const float scalar = lanes_sum<4>(grad_scalar[k][v]);

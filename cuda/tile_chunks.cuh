@@ -44,22 +44,15 @@ class Chunks {
     if (!is_right) start();
   }
 
-  __device__ __forceinline__ Chunk<S> first() {
-    return first([](unsigned) { return NoNorms{}; });
-  }
-  // norms_of(turn): where its rows' go; of two chunks, which take turns.
-  template <class NormsOf>
-  __device__ __forceinline__ Chunk<S> first(const NormsOf& norms_of) {
-    wait_for_copies();
-    now_ = buffer(0);
-    Rows<S>::prepare(now_, norms_of(turn_));
-    __syncthreads();
-    if (kDouble) {
-      next();
-    } else {
-      stage(second_, 1);
-    }
-    return now_;
+  __device__ __forceinline__ Chunk<S> first() { return first_with(NoNorms{}); }
+
+  // With norms of its rows, which go to the turn's of both; lanes get those of the row of their number.
+  __device__ __forceinline__ Chunk<S> first(BlockNorms<S>& norms, double eps, float (&of_lane)[S::kHeads]) {
+    const RowNorms<kChunk> made{norms.chunks[turn_], eps};
+    const Chunk<S> chunk = first_with(made);
+#pragma unroll
+    for (int k = 0; k < S::kHeads; ++k) of_lane[k] = made.of(k, static_cast<int>(threadIdx.x) % kWarp);
+    return chunk;
   }
 
   __device__ __forceinline__ Chunk<S> second() {
@@ -80,6 +73,20 @@ class Chunks {
   }
 
  private:
+  template <class Norms>
+  __device__ __forceinline__ Chunk<S> first_with(const Norms& norms) {
+    wait_for_copies();
+    now_ = buffer(0);
+    Rows<S>::prepare(now_, norms);
+    __syncthreads();
+    if (kDouble) {
+      next();
+    } else {
+      stage(second_, 1);
+    }
+    return now_;
+  }
+
   __device__ __forceinline__ void stage(const Rows<S>& rows, int matrix) const {
     rows.stage(buffer(matrix), begin_ + (__ffs(left_) - 1) * kChunk, end_);
   }
@@ -107,5 +114,36 @@ class Chunks {
   uint32_t left_ = 0;  // chunks that have not been used
   unsigned turn_ = 0;
 };
+
+// The first matrix of a chunk; with cosine scores lanes get the norms of the rows of their number.
+template <Score score, class S, class Chunks>
+__device__ __forceinline__ Chunk<S> first_of(Chunks& chunks, ScoreNorms<score, S>& norms, double eps,
+                                             float (&of_lane)[S::kHeads]) {
+  if constexpr (score == Score::cosine) {
+    return chunks.first(norms, eps, of_lane);
+  } else {
+    return chunks.first();
+  }
+}
+
+// Makes a window's rows, which have been copied, fit for products, behind a barrier; with cosine scores, for which
+// `norms` has room, leaves the norms of the thread's accumulator rows.
+template <Score score, class S>
+__device__ __forceinline__ void prepare_window(const WindowRows<S>& rows, ScoreNorms<score, S>& norms, double eps,
+                                               float (&of_row)[S::kHeads][2]) {
+  if constexpr (score == Score::cosine) {
+    const RowNorms<kWindow> made{norms.window, eps};
+    Rows<S>::prepare(rows, made);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < S::kHeads; ++k) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) of_row[k][v] = made.of(k, window_row(v));
+    }
+  } else {
+    if (score != Score::additive) Rows<S>::prepare(rows);
+    __syncthreads();
+  }
+}
 
 }  // namespace dfgnn::cuda::tile

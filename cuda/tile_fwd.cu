@@ -26,8 +26,6 @@ constexpr float kSlack = 5.5f * kUnit<score>;
 // keys and values together.
 template <Score score, class S>
 constexpr int kQueriesBytes = score == Score::additive ? 0 : WindowRows<S>::kBytes;
-template <Score score>
-constexpr bool kHasKeys = score == Score::dot;  // beside values
 template <Score score, class S, bool kWarpgroup>
 using ForwardChunks = Chunks<S, kHasKeys<score>, true, (!kHasKeys<score> || S::kSmall || (kWarpgroup && !S::kScaled))>;
 template <Score score, class S, bool kWarpgroup>
@@ -102,7 +100,6 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
   auto& [masks, norms, queries, chunks] = stages;
-  const auto eps = static_cast<float>(a.eps);
   const auto start = [&](const BlockWindow& next) { stages.start(a, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   Running<S> running[S::kHeads];
@@ -115,19 +112,13 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     if constexpr (kFactored) srcs[k].load(a, w, h + k);
   });
   wait_for_copies();
-  if constexpr (kCosine) {
-    const RowNorms<kWindow> made{norms.window, eps};
-    Rows<S>::prepare(queries, made);
-    __syncthreads();
-    for_heads<S>(a.heads, h, [&](int k) {
-#pragma unroll
-      for (int v = 0; v < 2; ++v) dst[k][v] = kUnit<score> * a.beta_of(h + k) * made.of(k, window_row(v));
-    });
-  } else {
-    if (kNeedsDots) Rows<S>::prepare(queries);
-    __syncthreads();
-  }
+  float norm[S::kHeads][2] = {};
+  prepare_window<score, S>(queries, norms, a.eps, norm);
   for_heads<S>(a.heads, h, [&](int k) {
+    if constexpr (kCosine) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) dst[k][v] = kUnit<score> * a.beta_of(h + k) * norm[k][v];
+    }
     if constexpr (kFactored) {
       top[k] = srcs[k].largest(a, w, h + k);
 #pragma unroll
@@ -151,18 +142,11 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
     const bool works = S::kWarpgroup || (mine >> chunk & 1);
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, lane_node = min(first + lane, w.end - 1);
+    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
     if (kSeveral) chunks.agree();
-    Chunk<S> keys;
-    if constexpr (kCosine) {
-      RowNorms<kChunk> made;
-      keys = chunks.first([&](unsigned turn) { return made = {norms.chunks[turn], eps}; });
-      for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = made.of(k, lane); });
-    } else {
-      keys = chunks.first();
-    }
+    const Chunk<S> keys = first_of<score, S>(chunks, norms, a.eps, lane_src);
     if (works) {
       edges.load(chunk);
       kept.load(chunk);

@@ -6,6 +6,10 @@
 
 namespace dfgnn::cuda::tile {
 
+// Whether sources have keys beside values, which with cosine scores are the keys.
+template <Score score>
+constexpr bool kHasKeys = score == Score::dot;
+
 // What logits are multiplied by.
 template <Score score>
 constexpr float kUnit = score == Score::additive ? 1 : kLog2e;

@@ -10,16 +10,15 @@ struct NoNorms {
   static constexpr bool kAreMade = false;
 };
 
-// Reciprocals, as reciprocal_norm (normalize.cu) has them, of the rows of a window or chunk: [heads][kRows] in shared
-// memory.
+// Their reciprocals, of the rows of a window or chunk: [heads][kRows] in shared memory.
 template <int kRows>
 struct RowNorms {
   static constexpr bool kAreMade = true;
   float* norms;
-  float eps;
+  double eps;
 
   __device__ __forceinline__ void put(int k, int row, float squares) const {
-    norms[k * kRows + row] = 1 / max(sqrtf(squares), eps);
+    norms[k * kRows + row] = reciprocal_norm_of(squares, eps);
   }
   __device__ __forceinline__ float of(int k, int row) const { return norms[k * kRows + row]; }
 };

@@ -55,7 +55,7 @@ class GradientOfX {
     for (int n = 0; n < Pairs::kCount; ++n) {
       sum += sums.tiles[n][2 * v] * x_[n].x + sums.tiles[n][2 * v + 1] * x_[n].y;
     }
-    return lanes_sum<4>(sum * held(sums, v));
+    return lanes_sum<4>(sum * sums.unit(v));
   }
 
   // Stores factor * sums + own * x.
@@ -68,22 +68,19 @@ class GradientOfX {
   __device__ __forceinline__ void add(const Features<S>& sums, int v, float factor, float own,
                                       const Features<S>& others) const {
     const auto before = Pairs::template load<true>(to_, features_);
-    const float held_by_others = held(others, v);
+    const float unit_of_others = others.unit(v);
 #pragma unroll
     for (int n = 0; n < Pairs::kCount; ++n) {
       const float2 sum = sum_at(sums, v, n, factor, own);
       store_row_pair<S>(to_, features_, n,
-                        {sum.x + before[n].x + held_by_others * others.tiles[n][2 * v],
-                         sum.y + before[n].y + held_by_others * others.tiles[n][2 * v + 1]});
+                        {sum.x + before[n].x + unit_of_others * others.tiles[n][2 * v],
+                         sum.y + before[n].y + unit_of_others * others.tiles[n][2 * v + 1]});
     }
   }
 
  private:
-  __device__ __forceinline__ float held(const Features<S>& sums, int v) const {
-    return S::kScaled ? power_of_two(254 - sums.exponents[v]) : 1;
-  }
   __device__ __forceinline__ float2 sum_at(const Features<S>& sums, int v, int n, float factor, float own) const {
-    const float f = factor * held(sums, v);
+    const float f = factor * sums.unit(v);
     float2 sum{f * sums.tiles[n][2 * v], f * sums.tiles[n][2 * v + 1]};
     if (own != 0) sum = {sum.x + own * x_[n].x, sum.y + own * x_[n].y};
     return sum;

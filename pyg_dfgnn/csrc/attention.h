@@ -33,19 +33,19 @@ struct Attention {
   at::Tensor value;              // T [N_src, H, D]; the same tensor as src where value_is_src
   at::Tensor beta;               // cosine only: A [1] or [H]
   double eps = 0.0;              // cosine only: norms count from there on
-  at::Tensor dst_scale,
-      src_scale;                // cosine only, of set_scales(): A [N_dst, H] beta / |x_i| and A [N_src, H] 1 / |x_j|
-  at::Tensor att;               // additive_v2 only: A [H, D]
-  at::Tensor a_edge;            // additive only, optional: A [E, H] in CSR order
-  at::Tensor bias;              // optional: A [E, H] in CSR order
-  double scale = 1.0;           // dot only
-  double negative_slope = 0.0;  // additive, additive_v2
-  double dropout_p = 0.0;       // in [0, 1]
-  at::Tensor seed;              // int64 [1] on the operands' device; defined where dropout_p > 0
-  at::Tensor tiles;             // where the caller gave them, alone or with masks (graph.cpp) or their list
-  int64_t max_degree = -1;      // edges of the longest row, where the caller gave it
-  int64_t tile_nodes = -1;      // the most of a tile, for the resident method, where the caller gave them,
-  int64_t tile_batches = -1;    // and the most batches of edges
+  at::Tensor dst_scale;          // cosine only, of set_scales(): A [N_dst, H] beta / |x_i|,
+  at::Tensor src_scale;          // and A [N_src, H] 1 / |x_j|
+  at::Tensor att;                // additive_v2 only: A [H, D]
+  at::Tensor a_edge;             // additive only, optional: A [E, H] in CSR order
+  at::Tensor bias;               // optional: A [E, H] in CSR order
+  double scale = 1.0;            // dot only
+  double negative_slope = 0.0;   // additive, additive_v2
+  double dropout_p = 0.0;        // in [0, 1]
+  at::Tensor seed;               // int64 [1] on the operands' device; defined where dropout_p > 0
+  at::Tensor tiles;              // where the caller gave them, alone or with masks (graph.cpp) or their list
+  int64_t max_degree = -1;       // edges of the longest row, where the caller gave it
+  int64_t tile_nodes = -1;       // the most of a tile, for the resident method, where the caller gave them,
+  int64_t tile_batches = -1;     // and the most batches of edges
 
   int64_t num_dst() const { return rowptr.numel() - 1; }
   int64_t num_src() const { return value.size(0); }

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "../../../cuda/column_sums.h"
 #include "../normalize.h"
 #include "tensors.h"
 
@@ -32,12 +33,11 @@ Norms reciprocal_norms_cuda(const at::Tensor& given, const at::Tensor& beta, dou
 
 at::Tensor sum_of_scalars_cuda(const at::Tensor& x) {
   const c10::cuda::CUDAGuard guard(x.device());
-  const int64_t nodes = x.size(0);
-  const int heads = static_cast<int>(x.size(1));
+  const int64_t nodes = x.size(0), heads = x.size(1);
   auto sums = at::empty({heads}, x.options());
-  const auto partial = at::empty({cuda::node_sums_partial(nodes, heads)}, x.options());
-  C10_CUDA_CHECK(cuda::node_sums(type_of(x), data_of(x), nodes, heads, partial.mutable_data_ptr(),
-                                 sums.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  const auto partial = at::empty({cuda::column_sums_partial(nodes, heads)}, x.options());
+  C10_CUDA_CHECK(cuda::column_sums(type_of(x), data_of(x), nodes, heads, partial.mutable_data_ptr(),
+                                   sums.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return sums;
 }
 

@@ -1,0 +1,140 @@
+// What both passes of the tile kernels' backward are made of: terms of rows, the gradient of an edge, and what a block
+// has in shared memory.
+#pragma once
+
+#include "gradient.cuh"
+#include "tile_chunks.cuh"
+#include "tile_logit.cuh"
+#include "tile_masks.cuh"
+
+namespace dfgnn::cuda::tile {
+
+// What a node brings to the gradients of its row's logits; lse in their unit.
+struct RowTerms {
+  float term, lse, delta;
+
+  // delta, scale: what rows have written of all nodes, the second with cosine scores.
+  template <Score score, class T>
+  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, const void* delta,
+                                                const void* scale, int i, int h) {
+    const auto written = [&](const void* data) { return __ldcg(static_cast<const float*>(data) + a.scalar(i, h)); };
+    const float term = score == Score::cosine ? written(scale) : Terms<false>::of_other<score>(a, i, h);
+    return {term, lse_of<score>(a, g, i, h), written(delta)};
+  }
+
+  // That of a row without edges is no number to subtract from masks; any will do. One that is too large makes all
+  // logits NaN.
+  template <Score score, class T>
+  __device__ __forceinline__ static float lse_of(const Typed<T>& a, const Gradients& g, int i, int h) {
+    const float lse = kUnit<score> * a.at(g.lse, a.scalar(i, h));
+    return lse == -INFINITY ? 0 : is_precise<score>(lse) ? lse : NAN;
+  }
+
+  // Those of a chunk's row, this being what a lane has, of the row of its number.
+  template <Score score>
+  __device__ __forceinline__ RowTerms of_chunk_row(int j, int c) const {
+    return {score == Score::dot ? term : tile::of_chunk_row(term, j, c), tile::of_chunk_row(lse, j, c),
+            tile::of_chunk_row(delta, j, c)};
+  }
+};
+
+// A quarter of each head of a row of `out`, which the four lanes of an accumulator row share.
+template <class S>
+class OutPieces {
+ public:
+  using T = typename S::T;
+
+  // All loads are under way at a time.
+  __device__ __forceinline__ OutPieces(const Typed<T>& a, const Gradients& g, int node, int h) {
+    for_heads<S>(a.heads, h, [&](int k) {
+      const T* out = a.features(g.out, node, h + k);
+#pragma unroll
+      for (int x = 0; x < kCount; ++x) {
+        const int feature = piece(x) * kNumbers;
+        pieces_[k][x] = feature < a.head_dim ? *reinterpret_cast<const uint4*>(out + feature) : uint4{};
+      }
+    });
+  }
+
+  // <grad_out, out> of head k, grad_out being a row in shared memory.
+  __device__ __forceinline__ float dot(const WindowRows<S>& grads, int row, int k) const {
+    float sum = 0;
+#pragma unroll
+    for (int x = 0; x < kCount; ++x) {
+      const Piece<S> grad(grads, row, k * kPieces + piece(x) % kPieces);
+#pragma unroll
+      for (int f = 0; f < kNumbers; ++f) sum += grad.x[f] * number_of<T>(&pieces_[k][x], f);
+    }
+    return lanes_sum<kLanes>(sum);
+  }
+
+ private:
+  static constexpr int kLanes = 4, kNumbers = Piece<S>::kNumbers, kPieces = S::kHeadBytes / 16;
+  static constexpr int kCount = (kPieces + kLanes - 1) / kLanes;
+  static __device__ __forceinline__ int piece(int x) { return x * kLanes + lane_in_group(); }
+  uint4 pieces_[S::kHeads][kCount];
+};
+
+// As edge_gradient, with a mask, which makes all of it 0 where there is no edge. keep: 1 without kPositions.
+template <Score score>
+__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Logit<float>& s, float mask, float dp,
+                                                               const RowTerms& row, float keep) {
+  const float p = weight_of<score>(s.value + mask - row.lse);
+  const float ds = p * (keep * dp - row.delta);
+  return {keep * p, ds, ds * s.slope};
+}
+
+// The gradient of a node's dst or src: accumulator row v, or, with the additive score, a number.
+template <Score score, class S>
+__device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, void* to, int node, int h,
+                                               const Features<S>& grad, int v, float grad_scalar) {
+  if constexpr (score != Score::additive) {
+    const float factor = score == Score::dot ? a.logit_scale : 1;
+    store_row<S>(grad, v, factor, a.features(to, node, h), a.head_dim);
+  } else if (lane_in_group() == 0) {
+    static_cast<float*>(to)[a.scalar(node, h)] = grad_scalar;
+  }
+}
+
+// Whether destinations have queries beside the gradient of `out`, and sources keys beside values. kRows: of the pass
+// over rows, else over columns.
+template <Score score, bool kOfDestinations>
+constexpr bool kHasSecond = kOfDestinations ? score != Score::additive : kHasKeys<score>;
+
+// Shared memory: windows of one or two matrices, then chunks of one or two. Two of each would cost float32 a block.
+template <Score score, class S, bool kRows>
+constexpr int kWindowsBytes = (kHasSecond<score, kRows> ? 2 : 1) * WindowRows<S>::kBytes;
+template <Score score, class S, bool kRows>
+using BackwardChunks = Chunks<S, kHasSecond<score, !kRows>, kRows, (!kHasSecond<score, !kRows> || !S::kScaled)>;
+template <Score score, class S, bool kRows>
+constexpr int kStagesBytes = kWindowsBytes<score, S, kRows> + BackwardChunks<score, S, kRows>::kBytes;
+
+// What a block has in shared memory.
+template <Score score, class S, bool kRows>
+struct BackwardStages {
+  WindowMasks& masks;
+  ScoreNorms<score, S>& norms;
+  WindowRows<S> first, second;  // what products with chunks of the first and the second matrix are made of
+  BackwardChunks<score, S, kRows> chunks;
+
+  __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
+                                            unsigned char* memory)
+      : masks(window_masks),
+        norms(block_norms),
+        first{memory},
+        second{kHasSecond<score, kRows> ? memory + WindowRows<S>::kBytes : memory},
+        chunks(memory + kWindowsBytes<score, S, kRows>) {}
+
+  // Starts to copy what heads from h on need of a window.
+  __device__ __forceinline__ void start(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
+                                        int h) {
+    const int end = w.first + w.count;
+    masks.stage(kRows ? a.row_masks : a.column_masks, w);
+    const Rows<S> grads(a, g.grad_out, h), queries(a, a.dst, h), values(a, a.value, h), keys(a, a.src, h);
+    (kRows ? grads : values).stage(first, w.first, end);
+    if (kHasSecond<score, kRows>) (kRows ? queries : keys).stage(second, w.first, end);
+    chunks.begin(kRows ? values : grads, kRows ? keys : queries, w);
+  }
+};
+
+}  // namespace dfgnn::cuda::tile
