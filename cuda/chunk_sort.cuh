@@ -99,14 +99,22 @@ class ChunkSort {
   typename BlockSums<K>::Storage sums_;
 };
 
-// counts[digit] += 1 for each lane's digit that is one; one atomic operation for lanes in a row with the same.
-template <class C>
-__device__ __forceinline__ void count_digit(C* counts, int digit) {
+// counts[digit] += 1 for each lane's digit that is one; one atomic operation for lanes in a row with the same. kRank:
+// returns what the count was before this lane's, lanes being counted in any order.
+template <bool kRank = false, class C>
+__device__ __forceinline__ C count_digit(C* counts, int digit) {
   const int lane = threadIdx.x % 32, previous = __shfl_up_sync(~0u, digit, 1);
   const bool begins = lane == 0 || digit != previous;
-  const unsigned later = __ballot_sync(~0u, begins) & ~((2u << lane) - 1);
-  if (begins && digit != kNoDigit)
-    atomicAdd(&counts[digit], static_cast<C>(later ? __ffs(later) - 1 - lane : 32 - lane));
+  const unsigned all = __ballot_sync(~0u, begins), until = (2u << lane) - 1, later = all & ~until;
+  C before = 0;
+  if (begins && digit != kNoDigit) {
+    before = atomicAdd(&counts[digit], static_cast<C>(later ? __ffs(later) - 1 - lane : 32 - lane));
+  }
+  if constexpr (kRank) {
+    const int first = 31 - __clz(all & until);
+    before = __shfl_sync(~0u, before, first) + (lane - first);
+  }
+  return before;
 }
 
 }  // namespace dfgnn::cuda

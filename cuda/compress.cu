@@ -3,9 +3,11 @@
 // - The list ascends by destination and then by source, or the other way round, as most lists of PyG do: it is one of
 //   the forms, and is copied as it streams by. Tiles follow from the first and the last edge of each node, and the
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
-// - Of any other list the second kernel makes loose rows, whose edges have the order of the list, and finds tiles.
-// - What is missing then, the third makes: tile by tile, where no tile is too wide and no edge there twice; else it
-//   sorts for columns, and once more for rows.
+// - Of any other list the second kernel makes rows, and finds tiles: by buckets, where edges join near nodes and none
+// is
+//   there twice; else by a sort, loose rows, whose edges have the order of the list.
+// - What is missing then, the third makes: tile by tile, where no tile is too wide; else it sorts for columns, and of
+//   loose rows once more for rows.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -28,6 +30,7 @@ __global__ void __launch_bounds__(kGridThreads, 3)
 
 template <class Coo>
 union AnyListShared {
+  typename BucketSort<Coo>::Shared buckets;
   typename EdgeSort<int, Coo>::Shared sort;
   TileSearch::Storage search;
 };
@@ -38,19 +41,28 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
   auto& shared = *reinterpret_cast<AnyListShared<Coo>*>(memory);
   const auto grid = cooperative_groups::this_grid();
   const Done done = task.found->done;
+  const bool is_loose = task.is_loose();
   if (done.columns) return;
-  if (!done.rows) {
+  TileSearch search(task.rows.num_keys, task.search, shared.search);
+  bool has_rows = done.rows, bucketed = false;
+  if (is_loose && task.tiles) {
+    bucketed = BucketSort<Coo>(task.coo, task.rows, task.buckets, search, shared.buckets).run();
+    if (bucketed && grid_thread() == 0) task.found->bucketed = 1;
+    has_rows = bucketed;
+  }
+  if (!has_rows) {
     EdgeSort<int, Coo>(task.coo, task.loose, task.sort, shared.sort).run();
-  } else if (task.found->loose) {
+  } else if (is_loose && !bucketed) {
     copy_edges(task.rows, task.loose);
   }
   if (!task.tiles || done.tiles) return;
-  const auto& rows = task.is_loose() ? task.loose : task.rows;
-  TileSearch search(rows.num_keys, task.search, shared.search);
-  search.start();
-  grid.sync();
-  search.add_all(rows.pointers, rows.other, rows.capacity());
-  grid.sync();
+  if (!bucketed) {
+    const auto& rows = is_loose ? task.loose : task.rows;
+    search.start();
+    grid.sync();
+    search.add_all(rows.pointers, rows.other, rows.capacity());
+    grid.sync();
+  }
   search.find(task.tiles, task.num_boundaries,
               [&](int tile, int nodes) { TileQueue::add(task.queue, task.found->queued, tile, nodes); });
 }
@@ -70,12 +82,9 @@ __global__ void __launch_bounds__(kGridThreads, 3)
   const auto grid = cooperative_groups::this_grid();
   if (task.found->done.columns) return;
   const bool is_loose = task.is_loose();
-  if (is_loose && task.tiles) {
+  if (task.found->bucketed) {
     int unused = 0;
-    const bool has_all = TransposedTiles<I, kSelfLoops, Known::loose_rows>(task, shared.tiles, unused).run();
-    grid.sync();
-    if (has_all && !task.found->twice) return;
-    if (grid_thread() == 0) task.rows.stats[2] = 0;
+    if (TransposedTiles<I, kSelfLoops, true>(task, shared.tiles, unused).run()) return;
   }
   const AscendingRowsTask<int> forms{
       task.rows, task.columns, {task.loose.other, task.loose.item}, &task.found->descents};
@@ -124,12 +133,14 @@ cudaError_t compress_as(const Compress& t, void* workspace, size_t& workspace_by
   places.place(task.found, 1);
   places.place(task.search.reach, reaches);
   places.place(task.search.told, std::max(sorted_blocks, any_blocks));
+  task.buckets = BucketSort<Coo>::place(places);
   const size_t zeros = places.bytes();
   task.queue.most = static_cast<int>(t.tiles ? t.num_boundaries - 1 : 0);
   places.place(task.queue.tiles, int64_t{TileQueue::kClasses} * task.queue.most);
   task.sort = place_sort_arrays<int>(places, capacity, any_blocks);
-  places.place(task.loose.other, capacity);
-  places.place(task.loose.item, capacity);
+  places.place(task.buckets.edges, capacity);
+  task.loose.other = reinterpret_cast<int*>(task.buckets.edges);  // in the place of what is of no use then
+  task.loose.item = task.loose.other + capacity;
   if (workspace == nullptr) {
     workspace_bytes = places.bytes();
     return cudaSuccess;

@@ -65,18 +65,22 @@ class SortedList {
       search_.find(t_.tiles, t_.num_boundaries,
                    [&](int tile, int nodes) { TileQueue::add(t_.queue, found_.queued, tile, nodes); });
       grid.sync();
-      has_all = TransposedTiles<I, kSelfLoops, kByDst ? Known::rows : Known::columns>(t_, s_, largest).run();
+      has_all = TransposedTiles<I, kSelfLoops, kByDst>(t_, s_, largest).run();
     }
     raise_max_degree(t_.rows, largest);
     return {kByDst || has_all, has_tiles, has_all};
   }
 
-  // What a few runs of edges look like, one a warp. A run inside of one node's edges looks like either; where most do,
-  // it counts whose ends stay the same.
+  // What a few runs of edges look like, one a warp, the last one where self-loops of all nodes begin if they come
+  // behind all other edges. A run inside of one node's edges looks like either; where most do, it counts whose ends
+  // stay the same. Rows that do not ascend are left to buckets where those may take them.
   __device__ Order guess_order() {
     if (num_edges_ == 0) return Order::by_dst;
-    const int64_t first = static_cast<int64_t>(num_edges_) * (threadIdx.x / 32) / kSortWarps;
-    bool not_by_dst = false, not_by_src = false;
+    constexpr int kRuns = kSortWarps - 1;
+    const int warp = static_cast<int>(threadIdx.x) / 32, nodes = static_cast<int>(t_.rows.num_keys);
+    const int64_t first = warp < kRuns ? static_cast<int64_t>(num_edges_) * warp / kRuns
+                                       : max(num_edges_ - nodes - 32 * kGuessEdges / 2, 0);
+    bool not_by_dst = false, not_by_src = false, loose = false, far = false;
     int same_dst = 0, same_src = 0;
 #pragma unroll
     for (int u = 0; u < kGuessEdges; ++u) {
@@ -84,10 +88,13 @@ class SortedList {
       const auto x = edges_.load(e), before = edges_.load(max(e - 1, int64_t(0)));
       not_by_dst |= x.dst < before.dst;
       not_by_src |= x.src < before.src;
+      loose |= x.dst == before.dst && x.src < before.src;
+      far |= BucketSort<Coo>::is_far(x.src, x.dst);
       same_dst += x.dst == before.dst;
       same_src += x.src == before.src;
     }
-    not_by_dst = __syncthreads_or(not_by_dst);
+    loose = t_.tiles && __syncthreads_or(loose) && !__syncthreads_or(far);
+    not_by_dst = __syncthreads_or(not_by_dst) || loose;
     not_by_src = __syncthreads_or(not_by_src);
     BlockSums<int> sums(s_.sums);
     const bool prefers_dst = sums.total(same_dst - same_src) >= 0;

@@ -7,8 +7,8 @@
 
 namespace dfgnn::cuda {
 
-// The form that is there has lines (rows or columns), a line a node; all edges stay in the tile. None is there twice,
-// of loose lines that are not known to ascend where has_duplicates() says so. Nodes are counted from the tile's first.
+// The form that is there has lines (rows or columns), a line a node; all edges stay in the tile, and none is there
+// twice. Nodes are counted from the tile's first.
 // All threads of a block come to each step.
 class TileTranspose {
  public:
@@ -35,15 +35,14 @@ class TileTranspose {
         bits_(reinterpret_cast<uint32_t*>(shared.memory)),
         before_(reinterpret_cast<uint16_t*>(bits_ + 32 * words_ * stride())) {}
 
-  // Reads the lines, whose edges ascend or else (kLoose) have any order. Returns this thread's of the blocks of 16 by
-  // 32 that have an edge, kAcross: of 32 by 16.
-  template <bool kAcross, bool kLoose>
+  // Reads the lines. Returns this thread's of the blocks of 16 by 32 that have an edge, kAcross: of 32 by 16.
+  template <bool kAcross>
   __device__ int read(const int* ptr) {
     auto* zeros = reinterpret_cast<uint4*>(bits_);
     for (int x = threadIdx.x; x < words_ * stride() * (32 / 4); x += kGridThreads) zeros[x] = {};
     for (int i = threadIdx.x; i <= nodes_; i += kGridThreads) s_.begin[i] = ptr[first_ + i];
     __syncthreads();
-    is_sparse_ = !kLoose && num_edges() < 16 * nodes_;
+    is_sparse_ = num_edges() < 16 * nodes_;
     if (is_sparse_) {
       for_each_edge([&](unsigned i, unsigned j, int) { atomicOr(bits(j) + i / 32, 1u << i % 32); });
     } else if (num_edges() > 0) {
@@ -68,40 +67,6 @@ class TileTranspose {
 
   // Whether places along the lines are where edges are; else they are where edges of lines that ascend would be.
   __device__ __forceinline__ bool places_are_real() const { return is_sparse_; }
-
-  // Whether an edge of loose lines is there twice: then results are of no use, but within bounds.
-  __device__ bool has_duplicates() const {
-    bool some = false;
-    for (int i = threadIdx.x; i < nodes_; i += kGridThreads) {
-      some |= bits_before(i, words_) < s_.begin[i + 1] - s_.begin[i];
-    }
-    return __syncthreads_or(some);
-  }
-
-  // Calls visit(i, j, place, value) for each edge j of line i of loose lines, as they lie, with its place along lines
-  // that ascend, and its value.
-  template <class Visit>
-  __device__ __forceinline__ void for_loose_edges(const int* values, const Visit& visit) const {
-    constexpr int kAtOnce = 4;
-    const int last = s_.begin[nodes_] - 1;
-    for (int first = s_.begin[0] + static_cast<int>(threadIdx.x); first <= last; first += kAtOnce * kGridThreads) {
-      int node[kAtOnce], value[kAtOnce];
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int e = min(first + u * kGridThreads, last);
-        node[u] = ind_[e];
-        value[u] = values[e];
-      }
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int e = first + u * kGridThreads;
-        if (e > last) continue;
-        const int i = static_cast<int>(last_row(s_.begin, 0, nodes_, e)), j = static_cast<int>(clamped(node[u]));
-        const int in_word = __popc(bits(i)[j / 32] & ((1u << j % 32) - 1));
-        visit(i, j, s_.begin[i] + bits_before(i, j / 32) + in_word, value[u]);
-      }
-    }
-  }
 
   // Calls visit(i, j, place, across) for each edge j of line i, with its place along the lines and that across them.
   // Threads of a warp have edges that are neighbours across the lines, where there are many.

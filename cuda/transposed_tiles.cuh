@@ -7,13 +7,10 @@
 
 namespace dfgnn::cuda {
 
-// What there is: rows, or columns, in order; or rows with their edges in any order, which are put in order, too.
-enum class Known { rows, columns, loose_rows };
-
-template <class I, bool kSelfLoops, Known kKnown>
+// kByDst: rows are there, and columns are made of them; else the other way round.
+template <class I, bool kSelfLoops, bool kByDst>
 class TransposedTiles {
   using Coo = CooEdges<I, kSelfLoops>;
-  static constexpr bool kByDst = kKnown != Known::columns, kLoose = kKnown == Known::loose_rows;
 
  public:
   // largest: the largest degree that this thread has seen of rows.
@@ -25,8 +22,7 @@ class TransposedTiles {
         num_edges_(static_cast<int>(task.rows.num_edges)),
         largest_(largest) {}
 
-  // By the whole grid. Does nothing and returns false if a tile is too wide. Results are of no use where found.twice is
-  // set then.
+  // By the whole grid. Does nothing and returns false if a tile is too wide.
   __device__ bool run() {
     if (any_is_wide()) return false;
     __shared__ Nodes next;
@@ -36,7 +32,7 @@ class TransposedTiles {
       __syncthreads();
     }
     if (grid_thread() == 0) t_.template form<!kByDst>().pointers[0] = 0;
-    if constexpr (kLoose) clear_unused();
+    if constexpr (kByDst) clear_unused();
     const int all = BlockSums<int>(s_.sums).total(blocks_);
     if (threadIdx.x == 0 && all > 0) {
       atomicAdd(reinterpret_cast<unsigned long long*>(t_.rows.stats + 2), static_cast<unsigned long long>(all));
@@ -67,13 +63,12 @@ class TransposedTiles {
   // The first warp finds the block's next tile, a step at a time between those of this one, so that nobody waits for
   // answers.
   __device__ void transpose(const Nodes& nodes, Nodes& next) {
-    const auto &known = kLoose ? t_.loose : t_.template form<kByDst>(), &made = t_.template form<!kByDst>();
+    const auto &known = t_.template form<kByDst>(), &made = t_.template form<!kByDst>();
     const bool finds_next = threadIdx.x < 32;
     int next_i = 0, next_tile = -1;
     if (threadIdx.x == 0) next_i = static_cast<int>(gridDim.x) + atomicAdd(&found_.next_tile, 1);
     TileTranspose tile(s_, nodes.begin, nodes.size(), known.other);
-    blocks_ += tile.template read<!kByDst, kLoose>(known.pointers);
-    if (kLoose && tile.has_duplicates() && threadIdx.x == 0) found_.twice = 1;
+    blocks_ += tile.template read<!kByDst>(known.pointers);
     if (finds_next) {
       next_i = __shfl_sync(~0u, next_i, 0);
       if (next_i < queue_.size()) next_tile = queue_[next_i];
@@ -93,13 +88,6 @@ class TransposedTiles {
     const auto place_in_row = [&](int i, int j, int place) {
       return is_loop(i, j) ? row_begin[i + 1] - 1 : place - (kSelfLoops && j > i && !loops_are_last);
     };
-    if constexpr (kLoose) {
-      tile.for_loose_edges(known.item, [&](int i, int j, int place, int item) {
-        const int to = place_in_row(i, j, place);
-        t_.rows.other[to] = first + j;
-        t_.rows.item[to] = item;
-      });
-    }
     if constexpr (kByDst) {
       make_columns(tile, first, place_in_row, meanwhile);
     } else {
@@ -108,11 +96,10 @@ class TransposedTiles {
     if (threadIdx.x == 0) next = next_nodes;
   }
 
-  // Room for edges that are left out.
+  // Room for edges that are left out, in columns.
   __device__ void clear_unused() const {
-    for (int64_t p = t_.loose.pointers[t_.loose.num_keys] + grid_thread(); p < t_.loose.capacity();
-         p += grid_threads()) {
-      t_.rows.other[p] = t_.rows.item[p] = t_.columns.other[p] = t_.columns.item[p] = 0;
+    for (int64_t p = t_.rows.pointers[t_.rows.num_keys] + grid_thread(); p < t_.rows.capacity(); p += grid_threads()) {
+      t_.columns.other[p] = t_.columns.item[p] = 0;
     }
   }
 

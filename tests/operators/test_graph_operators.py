@@ -347,13 +347,15 @@ def assert_as_by_parts(
         assert numbers.tolist() == [*stats.tolist(), *blocks.tolist()]
 
 
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("num_graphs", [3000, 6000, 24_000])
 @pytest.mark.parametrize("longest", [100, 10_000])
-def test_compress_many_nodes(longest, cuda):
+def test_compress_many_nodes(longest, num_graphs, self_loops, cuda):
     """Tiles that begin and end anywhere in what blocks of the GPU share out, or reach beyond one
     of these shares; the same as on the CPU."""
     generator = torch.Generator().manual_seed(0)
-    sizes = torch.randint(1, 100, (24_000,), generator=generator)
-    sizes[12_000] = longest
+    sizes = torch.randint(1, 100, (num_graphs,), generator=generator)
+    sizes[num_graphs // 2] = longest
     nodes = int(sizes.sum())
     ends_path = torch.zeros(nodes, dtype=torch.bool)
     ends_path[sizes.cumsum(0) - 1] = True
@@ -361,14 +363,46 @@ def test_compress_many_nodes(longest, cuda):
     src, dst = torch.stack([torch.cat([path + 1, path]), torch.cat([path, path + 1])])
     order = torch.from_numpy(np.lexsort((src, dst)))
     ends = src[order], dst[order]
-    for some_order in (ends, ends[::-1]):
-        on_cpu = compress(*some_order, nodes, nodes, with_tiles=True)
-        on_gpu = compress(*(end.to(cuda) for end in some_order), nodes, nodes, with_tiles=True)
-        for result, expected in zip(on_gpu, on_cpu, strict=True):
-            torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
-        found, blocks = torch.ops.dfgnn.find_tiles(*on_gpu[:2])
-        assert torch.equal(found, on_gpu[6])
-        assert torch.equal(blocks.flatten(), on_gpu[7][2:])
+    mixed = torch.randperm(src.numel(), generator=generator)
+    for some_order in (ends, ends[::-1], (src[mixed], dst[mixed])):
+        assert_as_on_cpu(*some_order, nodes, self_loops, cuda)
+
+
+def assert_as_on_cpu(src: Tensor, dst: Tensor, nodes: int, self_loops: bool, cuda: str) -> None:
+    call = partial(compress, self_loops=self_loops, with_tiles=True)
+    on_cpu = call(src, dst, nodes, nodes)
+    on_gpu = call(src.to(cuda), dst.to(cuda), nodes, nodes)
+    for result, expected in zip(on_gpu, on_cpu, strict=True):
+        torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
+    found, blocks = torch.ops.dfgnn.find_tiles(*on_gpu[:2])
+    assert torch.equal(found, on_gpu[6])
+    assert torch.equal(blocks.flatten(), on_gpu[7][2:])
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("one", ["as_it_is", "twice", "far", "loop", "bad_src", "bad_dst"])
+def test_compress_complete_graphs(one, self_loops, cuda):
+    """More edges of some rows than a block has room for, in random order, and one edge that is
+    there again, joins two graphs, is a self-loop, or ends nowhere."""
+    sizes = [520, 300, 0, 64, *[90] * 20]
+    begins = list(itertools.accumulate(sizes, initial=0))
+    pairs = [
+        torch.combinations(torch.arange(begin, begin + size)).T
+        for begin, size in zip(begins, sizes, strict=False)
+    ]
+    ends = torch.cat([*pairs, *(pair.flip(0) for pair in pairs)], 1)
+    ends = ends[:, torch.randperm(ends.size(1), generator=torch.Generator().manual_seed(1))]
+    nodes = begins[-1]
+    changes = {
+        "twice": ends[:, 70],
+        "far": torch.tensor([0, nodes - 1]),
+        "loop": torch.tensor([5, 5]),
+        "bad_src": torch.tensor([-1, 7]),
+        "bad_dst": torch.tensor([7, nodes]),
+    }
+    if one in changes:
+        ends[:, 1001] = changes[one]
+    assert_as_on_cpu(*ends, nodes, self_loops, cuda)
 
 
 @pytest.mark.parametrize("with_tiles", [False, True])
