@@ -16,14 +16,15 @@ namespace dfgnn::cuda {
 template <class Coo>
 class BucketSort {
   static constexpr int kMaxBuckets = 2048, kOfThread = kMaxBuckets / kGridThreads;
-  static constexpr int kLeastBits = 6;                            // of a node's number in its bucket
+  static constexpr int kLeastBits = 6, kMostBits = 11;            // of a node's number in its bucket
   static constexpr int kFurthest = TileTranspose::kMaxNodes - 1;  // of nodes that an edge may join: no tile is wider
   static constexpr int kChunk = 6144;                             // edges that a block deals at a time
   static constexpr int kAtOnce = 8;                               // loads of a thread that are under way at a time
 
   // Of rows that a block puts in order at a time: words of bits, and of each two how many bits are before them.
-  static constexpr int kPart = 128, kFitting = 4500;  // and edges of these, for which there is room
-  static constexpr int kMaxWords = (kPart + 2 * kFurthest) / 32 + 2, kMaxPairs = (kMaxWords + 1) / 2;
+  static constexpr int kPart = 128, kLeastPart = 32;
+  static __host__ __device__ constexpr int most_words(int rows) { return (rows + 2 * kFurthest) / 32 + 2; }
+  static constexpr int kMaxPairs = (most_words(kPart) + 1) / 2;
 
  public:
   // Zeros at first, but for edges.
@@ -54,13 +55,17 @@ class BucketSort {
     typename BlockSums<int>::Storage sums;
   };
   static_assert(sizeof(Shared) <= 75 * 1024, "a multiprocessor with 228 KiB has three blocks");
-  static_assert(kPart * kMaxWords * sizeof(uint32_t) <= sizeof(Shared::part.memory));
+  static_assert(kPart * most_words(kPart) * sizeof(uint32_t) <= sizeof(Shared::part.memory));
 
   static Arrays place(Workspace& zeros) {
     Arrays arrays{};
     for (int** counts : {&arrays.counts, &arrays.dealt, &arrays.dropped}) zeros.place(*counts, kMaxBuckets);
     for (int** number : {&arrays.ordered, &arrays.far, &arrays.twice}) zeros.place(*number, 1);
     return arrays;
+  }
+
+  static __host__ __device__ __forceinline__ bool takes(int64_t num_nodes) {
+    return num_nodes <= int64_t{kMaxBuckets} << kMostBits;
   }
 
   // Whether no tile has an edge between these.
@@ -81,14 +86,20 @@ class BucketSort {
     while (num_buckets() > kMaxBuckets) ++bits_;
   }
 
-  // Returns false if an edge joins nodes too far apart, or is there twice: then results are of no use.
+  // Returns false if it cannot: where an edge joins nodes too far apart, or is there twice, or a bucket has more edges
+  // than its nodes could have. rows have been written then if `twice` is set.
   __device__ bool run() {
     const auto grid = cooperative_groups::this_grid();
-    if (num_edges_ == 0 || num_edges_ >= 1 << kItemBits || num_nodes_ >= kNoNode || !seems_near()) return false;
+    if (num_edges_ == 0 || !takes(num_nodes_) || !seems_near()) return false;
     search_.start();
     count();
     grid.sync();
-    set_begins(s_.begin, [&](int b) { return w_.counts[b]; });
+    bool is_crowded = false;
+    set_begins(s_.begin, [&](int b) {
+      is_crowded |= w_.counts[b] > TileTranspose::kMaxNodes << bits_;
+      return w_.counts[b];
+    });
+    if (__syncthreads_or(is_crowded)) return false;
     deal();
     grid.sync();
     if (*w_.far) return false;
@@ -106,16 +117,22 @@ class BucketSort {
   }
 
  private:
-  // An edge as one number: its ends, and its place in the list.
-  static constexpr int kNodeBits = 20, kItemBits = 24;
-  static constexpr int kNoNode = (1 << kNodeBits) - 1;  // source of one that is left out
-  static __device__ __forceinline__ uint64_t packed(int64_t dst, int64_t src, int64_t item) {
-    return static_cast<uint64_t>(dst) << (kNodeBits + kItemBits) | static_cast<uint64_t>(src) << kItemBits | item;
+  // An edge as one number: its destination, its source as seen from there, and its place in the list.
+  static constexpr int kStepBits = 11, kItemBits = 24;
+  static constexpr uint32_t kNoStep = (1 << kStepBits) - 1;  // of one that is left out
+  static_assert(2 * kFurthest < kNoStep && kLongList <= 1 << kItemBits);
+  static __device__ __forceinline__ uint32_t step_to(int64_t src, int64_t dst) {
+    return static_cast<uint32_t>(src - dst + kFurthest) & kNoStep;
+  }
+  static __device__ __forceinline__ uint64_t packed(int64_t dst, uint32_t step, int item) {
+    return static_cast<uint64_t>(dst) << (kStepBits + kItemBits) | static_cast<uint64_t>(step) << kItemBits | item;
   }
   static __device__ __forceinline__ int dst_of(uint64_t edge) {
-    return static_cast<int>(edge >> (kNodeBits + kItemBits));
+    return static_cast<int>(edge >> (kStepBits + kItemBits));
   }
-  static __device__ __forceinline__ int src_of(uint64_t edge) { return static_cast<int>(edge >> kItemBits) & kNoNode; }
+  static __device__ __forceinline__ uint32_t step_of(uint64_t edge) {
+    return static_cast<uint32_t>(edge >> kItemBits) & kNoStep;
+  }
   static __device__ __forceinline__ int item_of(uint64_t edge) {
     return static_cast<int>(edge) & ((1 << kItemBits) - 1);
   }
@@ -250,7 +267,7 @@ class BucketSort {
         if (bucket == kNoDigit) continue;
         if (!is_edge) atomicAdd(w_.dropped + bucket, 1);
         far |= is_edge && is_far(loaded[i].src, loaded[i].dst);
-        s_.chunk.edges[place] = packed(loaded[i].dst, is_edge ? static_cast<int64_t>(loaded[i].src) : kNoNode, e);
+        s_.chunk.edges[place] = packed(loaded[i].dst, is_edge ? step_to(loaded[i].src, loaded[i].dst) : kNoStep, e);
       }
     }
     if (far) *w_.far = 1;
@@ -262,7 +279,7 @@ class BucketSort {
     __shared__ int next;
     for (int bucket = static_cast<int>(blockIdx.x); bucket < num_buckets(); bucket = next) {
       int taken = 0;
-      if (threadIdx.x == 0) taken = atomicAdd(w_.ordered, 1);
+      if (threadIdx.x == 0) taken = *static_cast<volatile int*>(w_.twice) ? num_buckets() : atomicAdd(w_.ordered, 1);
       order(bucket);
       if (threadIdx.x == 0) next = static_cast<int>(gridDim.x) + taken;
       __syncthreads();
@@ -274,7 +291,11 @@ class BucketSort {
     const Part edges{s_.begin[bucket], s_.begin[bucket] + w_.counts[bucket]};
     const int end = min((bucket + 1) << bits_, num_nodes_);
     int rows = min(kPart, 1 << bits_), row_begin = s_.row_begin[bucket];
-    while (rows > 32 && (edges.end - edges.begin) * rows >> bits_ > kFitting) rows /= 2;
+    const auto has_room = [&](int rows) {  // if these rows have their share of the edges
+      const int64_t results = (static_cast<int64_t>(edges.end - edges.begin) * rows >> bits_) + rows;
+      return sizeof(uint32_t) * (rows * most_words(rows) + 2 * results) <= sizeof(s_.part.memory);
+    };
+    while (rows > kLeastPart && !has_room(rows)) rows /= 2;
     for (int first = bucket << bits_; first < end; first += rows) {
       const int count = order_part(edges, first, min(rows, end - first), row_begin);
       if (count == kTwice) {
@@ -294,10 +315,10 @@ class BucketSort {
       for (int i = 0; i < kAtOnce; ++i) edge[i] = __ldcg(w_.edges + min(item(begin, i), edges.end - 1));
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const unsigned row = dst_of(edge[i]) - first;
-        const int src = src_of(edge[i]);
-        if (item(begin, i) < edges.end && row < static_cast<unsigned>(nodes) && src != kNoNode) {
-          visit(static_cast<int>(row), src, item_of(edge[i]));
+        const int dst = dst_of(edge[i]), row = dst - first;
+        const uint32_t step = step_of(edge[i]);
+        if (item(begin, i) < edges.end && row >= 0 && row < nodes && step != kNoStep) {
+          visit(row, dst + static_cast<int>(step) - kFurthest, item_of(edge[i]));
         }
       }
     }
@@ -372,7 +393,7 @@ class BucketSort {
     for (int base = 0; base < nodes; base += kGridThreads / kLanes) {
       const int i = base + threadIdx.x / kLanes, first_word = 2 * kPairs * lane;
       const uint32_t* row = bits + min(i, nodes - 1) * stride;
-      int of_pair[kPairs], least = kNoNode, most = -1, sum = 0;
+      int of_pair[kPairs], least = num_nodes_, most = -1, sum = 0;
 #pragma unroll
       for (int k = 0; k < kPairs; ++k) {
         const int at = first_word + 2 * k;

@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
   if (done.columns) return;
   TileSearch search(task.rows.num_keys, task.search, shared.search);
   bool has_rows = done.rows, bucketed = false;
-  if (is_loose && task.tiles) {
+  if (is_loose && task.tiles && !*task.buckets.twice) {
     bucketed = BucketSort<Coo>(task.coo, task.rows, task.buckets, search, shared.buckets).run();
     if (bucketed && grid_thread() == 0) task.found->bucketed = 1;
-    has_rows = bucketed;
+    has_rows = bucketed || (has_rows && !*task.buckets.twice);
   }
   if (!has_rows) {
     EdgeSort<int, Coo>(task.coo, task.loose, task.sort, shared.sort).run();
@@ -57,10 +57,9 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
   }
   if (!task.tiles || done.tiles) return;
   if (!bucketed) {
-    const auto& rows = is_loose ? task.loose : task.rows;
     search.start();
     grid.sync();
-    search.add_all(rows.pointers, rows.other, rows.capacity());
+    search.add_all(task.loose.pointers, task.loose.other, task.loose.capacity());
     grid.sync();
   }
   search.find(task.tiles, task.num_boundaries,

@@ -79,7 +79,7 @@ class SortedList {
     constexpr int kRuns = kSortWarps - 1;
     const int warp = static_cast<int>(threadIdx.x) / 32, nodes = static_cast<int>(t_.rows.num_keys);
     const int64_t first = warp < kRuns ? static_cast<int64_t>(num_edges_) * warp / kRuns
-                                       : max(num_edges_ - nodes - 32 * kGuessEdges / 2, 0);
+                                       : max(int64_t{num_edges_} - nodes - 32 * kGuessEdges / 2, int64_t{0});
     bool not_by_dst = false, not_by_src = false, loose = false, far = false;
     int same_dst = 0, same_src = 0;
 #pragma unroll
@@ -93,7 +93,7 @@ class SortedList {
       same_dst += x.dst == before.dst;
       same_src += x.src == before.src;
     }
-    loose = t_.tiles && __syncthreads_or(loose) && !__syncthreads_or(far);
+    loose = t_.tiles && BucketSort<Coo>::takes(nodes) && __syncthreads_or(loose) && !__syncthreads_or(far);
     not_by_dst = __syncthreads_or(not_by_dst) || loose;
     not_by_src = __syncthreads_or(not_by_src);
     BlockSums<int> sums(s_.sums);
@@ -122,7 +122,7 @@ class SortedList {
   __device__ void stream() {
     const int lane = threadIdx.x % 32, majors = static_cast<int>(t_.template form<kByDst>().num_keys);
     const unsigned joined = t_.tiles ? majors : 0;
-    bool failed = false, loose = false, gaps = num_edges_ == 0;
+    bool failed = false, loose = false, twice = false, gaps = num_edges_ == 0;
     int* ptr = t_.template form<kByDst>().pointers;
     const auto put_loop = [&](int j, int place) {  // into a column; j may be bad
       if (kSelfLoops && !kByDst && j >= 0 && j < num_loops_) t_.columns.other[place] = j;
@@ -173,6 +173,7 @@ class SortedList {
           if (before.minor < before.major) put_loop(before.major, e + loops_before(before.major));
         } else {
           loose |= x.minor <= before.minor;
+          twice |= x.minor == before.minor;
         }
         if (x.minor > x.major && (begins || before.minor < x.major)) put_loop(x.major, to);
         if constexpr (kByDst) {
@@ -196,6 +197,7 @@ class SortedList {
     }
     if (__syncthreads_or(failed || (loose && !kByDst)) && threadIdx.x == 0) found_.unsorted = 1;
     if (__syncthreads_or(loose) && threadIdx.x == 0) found_.loose = 1;
+    if (__syncthreads_or(twice) && threadIdx.x == 0) *t_.buckets.twice = 1;
     if (__syncthreads_or(gaps) && threadIdx.x == 0) found_.gaps = 1;
   }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cooperative.cuh"
-#include "find_row.cuh"
 
 namespace dfgnn::cuda {
 

@@ -348,7 +348,7 @@ def assert_as_by_parts(
 
 
 @pytest.mark.parametrize("self_loops", [False, True])
-@pytest.mark.parametrize("num_graphs", [3000, 6000, 24_000])
+@pytest.mark.parametrize("num_graphs", [3000, 6000, 12_000, 24_000])
 @pytest.mark.parametrize("longest", [100, 10_000])
 def test_compress_many_nodes(longest, num_graphs, self_loops, cuda):
     """Tiles that begin and end anywhere in what blocks of the GPU share out, or reach beyond one
