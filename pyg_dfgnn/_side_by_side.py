@@ -7,6 +7,8 @@ from .graph import Graph, with_tile_data
 
 TILE_STRIDE = 64
 
+PERM = "dfgnn_edge_perm"  # the attribute of a graph that has a structure stored
+
 
 class SideBySide:
     """Graphs in a row, each with edges among its own nodes only, sorted by destination and then by

@@ -119,7 +119,7 @@ def _why_not_to_fuse(layer: Any) -> str:
             if isinstance(layer, base):
                 return f"{_name(layer)} may differ from {base.__name__}, which it derives from"
         return f"{_name(layer)} is not among {', '.join(base.__name__ for base in _layers())}"
-    if not isinstance(layer.aggr_module, SumAggregation):
+    if type(layer.aggr_module) is not SumAggregation:
         return f"{_name(layer)} has aggr={layer.aggr!r}; only sums are fused"
     if layer.decomposed_layers > 1:
         return f"{_name(layer)} has decomposed_layers={layer.decomposed_layers}"

@@ -62,7 +62,7 @@ class DeviceDataset(torch.utils.data.Dataset):
         if not graphs:
             raise ValueError("graphs: expected at least one, got none")
         excluded = set(exclude_keys or ())
-        names = set(graphs[0]._store.keys()) - excluded
+        names: Optional[set[str]] = None
         for graph in graphs:
             if not isinstance(graph, Data) or type(graph) is not type(graphs[0]):
                 raise TypeError(
@@ -70,6 +70,7 @@ class DeviceDataset(torch.utils.data.Dataset):
                     f"{type(graphs[0]).__name__} and {type(graph).__name__}"
                 )
             others = set(graph._store.keys()) - excluded
+            names = others if names is None else names
             if others != names:
                 raise ValueError(
                     "graphs: expected the same attributes of all, got "

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
+from ._side_by_side import PERM
+
 METHODS = ("rcm", "degree", "community")
 RESTORE = "restore_index"
 
@@ -69,7 +71,8 @@ class ReorderNodes(BaseTransform):
 
     Raises:
         TypeError: of data that is no ``Data``.
-        ValueError: of an unknown method, a batch, or edges that are not in ``edge_index`` alone.
+        ValueError: of an unknown method, a batch, edges that are not in ``edge_index`` alone, or
+            data that went through ``PrecomputeGraph``.
         IndexError: an attribute of nodes' numbers holds one that is out of range.
     """
 
@@ -89,6 +92,8 @@ class ReorderNodes(BaseTransform):
             raise ValueError(
                 "data: expected a single graph, got a batch: renumber its graphs first"
             )
+        if PERM in data:
+            raise ValueError("data: expected a graph before PrecomputeGraph, which comes later")
         for name in ("adj", "adj_t"):
             if name in data:
                 raise ValueError(f"data: expected its edges in edge_index alone, got {name} too")
@@ -107,7 +112,7 @@ class ReorderNodes(BaseTransform):
         for name, value in attributes.items():
             if name in numbers:
                 data[name] = place.to(value)[value]
-            elif data.is_node_attr(name):
+            elif is_of("node", data, name):
                 data[name] = take(value, order, data.__cat_dim__(name, value))
         if RESTORE not in data:
             data[RESTORE] = place
@@ -121,6 +126,14 @@ def _are_numbers(name: str, value: Any) -> bool:
     """Whether an attribute names nodes by their numbers."""
     is_known = name in (RESTORE, "face") or name.endswith(("edge_index", "edge_label_index"))
     return is_known and isinstance(value, Tensor)
+
+
+def is_of(kind: str, data: Data, name: str) -> bool:
+    """Whether an attribute is of nodes or of edges, ``kind``. Where there are as many of both, PyG
+    tells tensors apart by their names, but takes a list for either."""
+    if not (data.is_edge_attr(name) if kind == "edge" else data.is_node_attr(name)):
+        return False
+    return data.num_nodes != data.num_edges or ("edge" in name) == (kind == "edge")
 
 
 def take(value: Any, order: Tensor, dim: int) -> Any:

@@ -16,19 +16,18 @@ from typing import Optional
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.data.storage import N_KEYS
 from torch_geometric.transforms import BaseTransform
 
 from . import _cache
-from ._side_by_side import TILE_STRIDE, SideBySide
+from ._side_by_side import PERM, TILE_STRIDE, SideBySide
 from .graph import PREPARED, Graph, build_graph
-from .reorder import take
+from .reorder import is_of, take
 
 # Attributes. By their names, PyG concatenates them along the first dimension and adds nothing to
 # them, and finds the number of nodes and of edges in them.
 DEGREES = "dfgnn_node_degrees"
-PERM = "dfgnn_edge_perm"
 # Shape [work, 0]: a number that concatenation adds up, and that stays on the host.
 WORK = "dfgnn_tile_work"
 WORK_PER_BLOCK = 16
@@ -107,7 +106,7 @@ class PrecomputedData(Data):
     def _side_by_side(self) -> SideBySide:
         degrees, perm = self._store[DEGREES], self._store[PERM]
         ptr = self._store.get("ptr")
-        if ptr is None and "batch" in self._store:  # a batch of batches, of which PyG makes none
+        if ptr is None and isinstance(self, Batch):  # a batch of batches, of which PyG makes none
             raise ValueError("ptr: expected the first node of each graph of the batch, got none")
         if ptr is None:  # a single graph
             ptr = torch.arange(2, device=perm.device) * degrees.size(0)
@@ -149,7 +148,8 @@ class PrecomputeGraph(BaseTransform):
         self.remove_edge_index = remove_edge_index
 
     def forward(self, data: Data) -> PrecomputedData:
-        if type(data) is not Data and not isinstance(data, PrecomputedData):
+        is_batch = isinstance(data, Batch)
+        if is_batch or (type(data) is not Data and not isinstance(data, PrecomputedData)):
             raise TypeError(
                 "data: expected a torch_geometric.data.Data, or one of a class derived from "
                 f"pyg_dfgnn.transforms.PrecomputedData, got {type(data).__name__}"
@@ -157,7 +157,8 @@ class PrecomputeGraph(BaseTransform):
         edge_index, num_nodes = data.edge_index, data.num_nodes
         if not isinstance(edge_index, Tensor) or num_nodes is None:
             raise ValueError("data: expected an edge_index and a number of nodes")
-        build_graph(edge_index, num_nodes, num_nodes)  # checks it
+        # Of views, which nobody else has, so that the cache keeps nothing.
+        build_graph(edge_index.detach(), num_nodes, num_nodes)  # checks it
         if self.index_dtype == torch.int16 and edge_index.size(1) > INT16_EDGES:
             raise ValueError(
                 f"index_dtype: expected torch.int32 for a graph of {edge_index.size(1)} edges, "
@@ -165,12 +166,13 @@ class PrecomputeGraph(BaseTransform):
             )
         order = (edge_index[1].long() * num_nodes + edge_index[0]).argsort(stable=True)
         for name in data._store.edge_attrs():
-            value = data._store[name]
-            data._store[name] = take(value, order, data.__cat_dim__(name, value))
+            if is_of("edge", data, name):
+                value = data._store[name]
+                data._store[name] = take(value, order, data.__cat_dim__(name, value))
         edge_index = edge_index.index_select(1, order)
 
-        graph = build_graph(edge_index.cpu(), num_nodes, num_nodes)
-        with_loops = build_graph(edge_index.cpu(), num_nodes, num_nodes, self_loops=True)
+        graph = build_graph(edge_index.detach().cpu(), num_nodes, num_nodes)
+        with_loops = build_graph(edge_index.detach().cpu(), num_nodes, num_nodes, self_loops=True)
         if type(data) is Data:
             object.__setattr__(data, "__class__", PrecomputedData)  # Data's own sets an attribute
         data.edge_index = edge_index

@@ -73,6 +73,14 @@ def test_one_graph(layer, dynamic, device):
     assert count_graphs(counter) == 1
 
 
+def test_own_message():
+    conv = pyg_dfgnn.nn.GATConv(8, 4)
+    conv.message = lambda x_j, alpha: torch.zeros_like(x_j)
+    compiled = torch.compile(conv, backend="aot_eager")
+    x, edge_index = random_graph(30, 100, "cpu")
+    torch.testing.assert_close(compiled(x, edge_index), conv.bias.expand(30, -1))
+
+
 def test_no_recompilation(device):
     """A dynamic number of nodes and edges: one compilation for all."""
     model, expected = Stack(pyg_dfgnn.nn).to(device), Stack(torch_geometric.nn).to(device)

@@ -1,9 +1,12 @@
 """What the kernels cannot do takes PyG's own steps, with the same numbers."""
 
+import contextlib
+
 import pytest
 import torch
 import torch_geometric.nn
 from layers import (
+    EDGE_LAYERS,
     FEATURES,
     LAYERS,
     assert_same,
@@ -107,6 +110,62 @@ def test_own_steps_in_a_subclass(fused):
     conv.message = lambda x_j, alpha: torch.zeros_like(x_j)
     assert conv(x, edge_index).abs().max() == 0
     assert len(fused) == 1
+
+
+def test_own_steps_in_a_mixin(fused):
+    class Doubling:
+        def message(self, x_j, alpha):
+            return 2 * alpha.unsqueeze(-1) * x_j
+
+    class Ours(Doubling, pyg_dfgnn.nn.GATConv): ...
+
+    class Theirs(Doubling, torch_geometric.nn.GATConv): ...
+
+    class Derived(pyg_dfgnn.nn.GATConv): ...
+
+    edge_index, x = square("hub")
+    ours, theirs = Ours(FEATURES, 5, 2), Theirs(FEATURES, 5, 2)
+    theirs.load_state_dict(ours.state_dict())
+    assert_same_call(ours, theirs, x, edge_index)
+    assert not fused
+    Derived(FEATURES, 5, 2)(x, edge_index)
+    assert len(fused) == 1
+
+
+def test_own_aggregation(fused):
+    class Negative(torch_geometric.nn.SumAggregation):
+        def forward(self, *args, **kwargs):
+            return -super().forward(*args, **kwargs)
+
+    ours, theirs = pair("GATConv", aggr=Negative())
+    edge_index, x = square("hub")
+    assert_same_call(ours, theirs, x, edge_index)
+    ours, theirs = pair("GATConv")
+    for conv in (ours, theirs):
+        conv.aggr_module.register_forward_hook(lambda module, inputs, out: 2 * out)
+    assert_same_call(ours, theirs, x, edge_index)
+    assert not fused
+
+
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+@pytest.mark.parametrize("how", ["forward", "global hook"])
+def test_edge_features_made_otherwise(layer, how):
+    ours, theirs = pair(layer, edge_dim=3)
+    edge_index, x = square("hub")
+    edge_attr = torch.randn(edge_index.size(1), 3)
+    if how == "forward":
+        for conv in (ours, theirs):
+            made = conv.lin_edge.forward
+            conv.lin_edge.forward = lambda t, made=made: 2 * made(t)
+        torch.testing.assert_close(ours(x, edge_index, edge_attr), theirs(x, edge_index, edge_attr))
+        return
+    lins = (ours.lin_edge, theirs.lin_edge)
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, out: 2 * out if module in lins else None
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(hook.remove)
+        torch.testing.assert_close(ours(x, edge_index, edge_attr), theirs(x, edge_index, edge_attr))
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -52,6 +52,43 @@ def test_copies(layer, fused):
     assert len(fused) == 5
 
 
+BARE = {  # layers that add nothing to what the operator gives
+    "TransformerConv": {"root_weight": False},
+    "GATConv": {"bias": False},
+    "GATv2Conv": {"bias": False},
+    "SuperGATConv": {"bias": False},
+    "AGNNConv": {},
+}
+
+
+class Step(torch.nn.Module):
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.conv(x, edge_index).relu_()
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "scripted"])
+@pytest.mark.parametrize("layer", BARE)
+def test_results_may_be_changed_in_place(layer, mode, device):
+    ours, theirs = (Step(conv).eval() for conv in pair(layer, device, **BARE[layer]))
+    edge_index, x = square("hub", device)
+
+    def gradient(step):
+        leaf = x.clone().requires_grad_()
+        step(leaf, edge_index).square().sum().backward()
+        return leaf.grad
+
+    expected = gradient(theirs)
+    if mode == "compiled":
+        ours = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    if mode == "scripted":
+        ours = torch.jit.script(ours)
+    torch.testing.assert_close(gradient(ours), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_reset_parameters(layer):
     ours, theirs = pair(layer)

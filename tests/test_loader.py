@@ -297,6 +297,9 @@ def test_bad_arguments():
     for other in (HeteroData(), pairs()[0]):
         with pytest.raises(TypeError, match=r"graphs: expected torch_geometric\.data\.Data of one"):
             DeviceDataset([graphs[0], other], "cpu")
+    for first in (HeteroData(), ("a", 1)):
+        with pytest.raises(TypeError, match=r"graphs: expected torch_geometric\.data\.Data of one"):
+            DeviceDataset([first, graphs[0]], "cpu")
     dataset = DeviceDataset(graphs, "cpu")
     for indices in ([], [3], [-1], [0, 5]):
         with pytest.raises(IndexError, match="indices: expected graphs from 0 to 2"):

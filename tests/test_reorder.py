@@ -110,6 +110,13 @@ def test_before_precomputed():
     torch.testing.assert_close(found, conv(before.x, before.edge_index), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("remove_edge_index", [False, True])
+def test_after_precomputed(remove_edge_index):
+    data = PrecomputeGraph(remove_edge_index=remove_edge_index)(path())
+    with pytest.raises(ValueError, match=r"^data: expected"):
+        ReorderNodes("degree")(data)
+
+
 def test_other_kinds_of_attributes():
     """Arrays and lists of nodes follow, corners of faces get new numbers, others stay."""
     data = path()

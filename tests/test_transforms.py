@@ -397,6 +397,31 @@ def test_nothing_is_kept_alive():
     assert len(pyg_dfgnn._cache._entries) <= before
 
 
+def test_the_transform_keeps_nothing():
+    gc.collect()
+    before = len(pyg_dfgnn._cache._entries)
+    graphs = [graph_of(20, 0.3, "shuffled", seed) for seed in range(3)]
+    transforms = [PrecomputeGraph(remove_edge_index=removed) for removed in (False, True)]
+    prepared = [transform(g.clone()) for g in graphs for transform in transforms]
+    assert len(pyg_dfgnn._cache._entries) == before
+    assert len(prepared) == 6
+
+
+def test_lists_where_there_are_as_many_nodes_as_edges():
+    names = ["a", "b", "c"]
+    data = PrecomputeGraph()(
+        Data(
+            x=torch.arange(3.0).unsqueeze(1),
+            edge_index=torch.tensor([[0, 1, 2], [2, 0, 1]]),
+            node_names=list(names),
+            edge_names=list(names),
+        )
+    )
+    assert data.edge_index[1].tolist() == [0, 1, 2]
+    assert data.node_names == names
+    assert data.edge_names == ["b", "c", "a"]
+
+
 def test_another_edge_index_drops_the_structure():
     batch = Batch.from_data_list(prepare())
     batch.edge_index = torch.tensor([[0], [1]])
@@ -473,8 +498,16 @@ def test_wrong_data():
 
 def test_batch_of_batches():
     batch = Batch.from_data_list(prepare())
+    with pytest.raises(TypeError, match=r"^data: expected .*Batch"):
+        PrecomputeGraph()(batch)
     with pytest.raises(ValueError, match=r"^ptr: expected .*got none"):
         _ = Batch.from_data_list([batch, batch]).edge_index
+
+
+def test_attribute_named_batch():
+    data = graph_of(20, 0.3, "shuffled", 0)
+    data.batch = torch.zeros(20, dtype=torch.long)
+    assert PrecomputeGraph()(data).edge_index.size(1) > 0
 
 
 def test_repr():

@@ -90,7 +90,11 @@ class FusedConv(MessagePassing):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.has_own_steps = cls.has_own_steps or any(step in vars(cls) for step in _STEPS)
+        # PyG puts a propagate of each layer's own into its class: those of layers say nothing here.
+        new = [cls, *(c for c in cls.__mro__ if not issubclass(c, FusedConv))]
+        own = [c for c in new if c.__module__.split(".")[0] != "torch_geometric"]
+        defined = any(step in vars(c) for c in own for step in _STEPS)
+        cls.has_own_steps = cls.has_own_steps or defined
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         super()._set_jittable_templates(raise_on_error)
@@ -147,6 +151,8 @@ class FusedConv(MessagePassing):
         if not torch.jit.is_scripting():
             if self.explain is True or self.decomposed_layers > 1 or not self._sums_messages():
                 return False
+            if self._has_replaced_steps():
+                return False
             # PyG's compiled layers call no hooks either.
             return torch.compiler.is_compiling() or not self._is_observed()
         return self.scripts_fused
@@ -166,8 +172,10 @@ class FusedConv(MessagePassing):
         return (
             type(lin) in (torch.nn.Linear, torch_geometric.nn.Linear)
             and lin.bias is None
+            and "forward" not in vars(lin)
             and not (lin._forward_pre_hooks or lin._forward_hooks)
             and not (lin._backward_pre_hooks or lin._backward_hooks)
+            and not torch.nn.modules.module._has_any_global_hook()
             and edge_attr.dim() in (1, 2)
             and edge_attr.size(0) == num_edges(graph)
             and width == lin.weight.size(1)
@@ -180,15 +188,22 @@ class FusedConv(MessagePassing):
         return (
             not self.has_own_steps
             and self.node_dim in (0, -2)
-            and isinstance(self.aggr_module, SumAggregation)
+            and type(self.aggr_module) is SumAggregation
         )
 
     @torch.jit.unused
+    def _has_replaced_steps(self) -> bool:
+        """Whether the object has steps of its own, which its class does not know."""
+        return any(step in self.__dict__ for step in _STEPS if step != "propagate")
+
+    @torch.jit.unused
     def _is_observed(self) -> bool:
-        """Whether there are hooks, replaced steps or transforms that the operators do not know."""
+        """Whether there are hooks or transforms that the operators do not know."""
+        aggr = self.aggr_module
         return (
             any(getattr(self, hooks) for hooks in _HOOKS)
-            or any(step in self.__dict__ for step in _STEPS if step != "propagate")
+            or bool(aggr._forward_pre_hooks or aggr._forward_hooks)
+            or bool(aggr._backward_pre_hooks or aggr._backward_hooks)
             or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
             or torch._C._functorch.peek_interpreter_stack() is not None
             or forward_ad._current_level >= 0
@@ -223,6 +238,12 @@ def as_in_autocast(out: Tensor) -> Tensor:
     """Messages in the dtype of PyG's, whose sums are float32 in autocast on CUDA. Scriptable."""
     is_half = out.dtype == torch.float16 or out.dtype == torch.bfloat16
     return out.float() if is_half and out.is_cuda and torch.is_autocast_enabled() else out
+
+
+def of_its_own(out: Tensor) -> Tensor:
+    """An operator's result to hand out as it is: a copy where the operator may keep it for the
+    backward pass, so that callers may change theirs in place, as they may PyG's. Scriptable."""
+    return out.clone() if torch.is_grad_enabled() else out
 
 
 def no_fused_path() -> str:

@@ -10,7 +10,7 @@ from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove
 
 from ..graph import Graph
 from ._edges import append_self_loops
-from ._fused import FusedConv, no_fused_path
+from ._fused import FusedConv, no_fused_path, of_its_own
 
 
 class LoopedConv(FusedConv):
@@ -94,6 +94,8 @@ class LoopedConv(FusedConv):
             out = out + residual
         if self.bias is not None:
             out = out + self.bias
+        elif self.concat and residual is None:
+            out = of_its_own(out)
         return out
 
 

@@ -13,7 +13,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 from ..graph import Graph, build_graph
 from ..ops import additive_logits, logits_attention, sddmm
 from ._edges import destinations, order_of_edges
-from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path, wide
+from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path, of_its_own, wide
 
 
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
@@ -104,7 +104,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             if self.training:
                 self.supervise(x, edge_index, graph, neg_edge_index, num_nodes, batch)
         out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
-        return out if self.bias is None else out + self.bias
+        return of_its_own(out) if self.bias is None else out + self.bias
 
     def attend_fused(self, x: Tensor, graph: Graph) -> Tensor:
         """The aggregated messages ``[N, heads, out_channels]``."""

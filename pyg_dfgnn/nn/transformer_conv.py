@@ -12,7 +12,7 @@ from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 from ..graph import Graph
 from ..ops import dot_attention, edge_softmax, sddmm, spmm
 from ._edges import attention_weights, edge_features, incidence
-from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path, wide
+from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path, of_its_own, wide
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -215,4 +215,6 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
                 out = beta * root + (1 - beta) * out
             else:
                 out = out + root
+        elif self.concat:
+            out = of_its_own(out)
         return out
