@@ -5,7 +5,8 @@
 //                        sums is, so that the terms of the leaky_relu are made, some edges at a time, and made again
 //                        in the backward pass. Only chunks of [E, heads, channels] exist.
 //
-// Entries of col behind rowptr[-1] get 0.
+// Entries of col behind rowptr[-1] get 0, edges of a node or of features that are out of range NaN, and their gradient
+// goes nowhere.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -13,6 +14,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "attention.h"
 #include "call.h"
@@ -52,9 +54,10 @@ struct Operands {
 // What all edges of a chunk, begin .. begin + size - 1, need.
 struct Chunk {
   int64_t begin, size;
-  at::Tensor row, col, eid, is_edge;
-  at::Tensor features;  // [size, F]
-  at::Tensor terms;     // accumulate type [size, H, C], before leaky_relu
+  at::Tensor row, col, eid;
+  at::Tensor is_edge, is_known;  // [size, 1]; known: in range, as no edge is not
+  at::Tensor features;           // [size, F]
+  at::Tensor terms;              // accumulate type [size, H, C], before leaky_relu
 };
 
 // Rows of x and sums of rows, the derivative of one another. On CUDA, where index_add_ sums in any order and
@@ -76,15 +79,16 @@ void add_rows(at::Tensor sums, const at::Tensor& index, const at::Tensor& rows) 
 int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 22 : int64_t(1) << 18; }
 
 Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
-  Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}};
+  Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}, {}};
   const auto positions = at::arange(begin, begin + size, o.rowptr.options());
   const auto row = at::searchsorted(o.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
   const auto is_edge = row.lt(o.x_dst.size(0));
   // What is no edge takes rows in turn, as a sum of very many is slow.
+  at::Tensor is_known = is_edge;
   const auto in_range = [&](const at::Tensor& index, const at::Tensor& x) {
-    return at::where(is_edge, index.to(at::kLong), positions.remainder(x.size(0)).to(at::kLong));
+    is_known = is_known.logical_and(index.ge(0)).logical_and_(index.lt(x.size(0)));
+    return at::where(is_known, index.to(at::kLong), positions.remainder(x.size(0)).to(at::kLong));
   };
-  chunk.is_edge = is_edge.unsqueeze(1);
   chunk.row = in_range(row, o.x_dst);
   chunk.col = in_range(o.col.narrow(0, begin, size), o.x_src);
   const auto type = accumulate_type(o.x_src.scalar_type());
@@ -94,7 +98,14 @@ Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
     chunk.features = take_rows(*o.features, chunk.eid);
     chunk.terms += at::linear(chunk.features, *o.weight).view(chunk.terms.sizes()).to(type);
   }
+  chunk.is_edge = is_edge.unsqueeze(1);
+  chunk.is_known = is_known.unsqueeze(1);
   return chunk;
+}
+
+// The logits of a chunk, of what its leaky_relu and att sum up to.
+at::Tensor of_edges(const Chunk& c, const at::Tensor& s) {
+  return s.masked_fill(c.is_known.logical_not(), NAN).masked_fill(c.is_edge.logical_not(), 0);
 }
 
 template <class F>
@@ -117,6 +128,8 @@ void check(const Operands& o) {
   check_index(o.col, "col", o.rowptr, o.x_src.device());
   TORCH_CHECK(o.rowptr.numel() == o.x_dst.size(0) + 1, "rowptr: expected [N_dst + 1] = ", o.x_dst.size(0) + 1,
               " entries, got ", o.rowptr.numel());
+  const bool has_edges = o.num_edges() > 0 && o.x_dst.size(0) > 0;
+  TORCH_CHECK(!has_edges || o.x_src.size(0) > 0, "x_src: expected the nodes that edges come from, got none");
   const int given = o.features.has_value() + o.weight.has_value() + o.eid.has_value();
   TORCH_CHECK(given == 0 || given == 3, "features, weight, eid: expected all three of them or none, got ", given);
   if (given == 0) return;
@@ -124,6 +137,7 @@ void check(const Operands& o) {
   TORCH_CHECK(o.eid->numel() == o.num_edges(), "eid: expected [E] = ", o.num_edges(), " entries, got ", o.eid->numel());
   TORCH_CHECK(o.features->dim() == 2 && o.weight->dim() == 2, "features, weight: expected two dimensions, got shapes ",
               o.features->sizes(), " and ", o.weight->sizes());
+  TORCH_CHECK(!has_edges || o.features->size(0) > 0, "features: expected those of edges, got none");
   check_shape(*o.weight, "weight", {heads * channels, o.features->size(1)}, "[heads * head size, edge features]");
   for (const auto& [t, name] : {std::pair(*o.features, "features"), std::pair(*o.weight, "weight")}) {
     TORCH_CHECK(t.scalar_type() == o.x_src.scalar_type(), name, ": expected the dtype of x_src (",
@@ -140,7 +154,7 @@ at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weigh
   const auto logits = at::zeros({col.numel(), att.size(0)}, x_src.options().dtype(type));
   for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
     const auto s = (at::leaky_relu(c.terms, negative_slope) * att).sum(-1);
-    logits.narrow(0, c.begin, c.size).copy_(s.masked_fill(c.is_edge.logical_not(), 0));
+    logits.narrow(0, c.begin, c.size).copy_(of_edges(c, s));
   });
   return logits;
 }
@@ -152,13 +166,16 @@ Gradients backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features,
   c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const Operands o{rowptr, col, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
+  check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
+  TORCH_CHECK(grad.is_floating_point(), "grad: expected floating point, got ", grad.scalar_type());
+  check_device(grad, "grad", x_src.device());
   const auto type = accumulate_type(x_src.scalar_type());
   const auto zeros = [&](const at::Tensor& t) { return at::zeros_like(t, t.options().dtype(type)); };
   const auto none = at::zeros({0}, x_src.options());
   const auto d_dst = zeros(x_dst), d_src = zeros(x_src), d_att = zeros(att);
   const auto d_features = features ? zeros(*features) : none, d_weight = weight ? zeros(*weight) : none;
   for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
-    const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_edge.logical_not(), 0).unsqueeze(-1);
+    const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_known.logical_not(), 0).unsqueeze(-1);
     d_att.add_((ds * at::leaky_relu(c.terms, negative_slope)).sum(0));
     const auto d_terms = at::leaky_relu_backward(ds * att, c.terms, negative_slope, /*self_is_result=*/false);
     add_rows(d_dst, c.row, d_terms);
@@ -214,7 +231,7 @@ Gradients dispatch_backward(const at::Tensor& grad, const Operands& o) {
 at::Tensor composite(const Operands& o) {
   const auto c = make_chunk(o, 0, o.num_edges());
   const auto s = (at::leaky_relu(c.terms, o.negative_slope) * o.att.to(c.terms.scalar_type())).sum(-1);
-  return s.masked_fill(c.is_edge.logical_not(), 0);
+  return of_edges(c, s);
 }
 
 struct LogitsFunction : torch::autograd::Function<LogitsFunction> {

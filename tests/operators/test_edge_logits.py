@@ -132,6 +132,48 @@ def test_same_bits_in_every_run(name, create_graph, device):
         torch.testing.assert_close(second, first_second)
 
 
+@pytest.mark.parametrize(("what", "number"), [("col", 99), ("col", -1), ("eid", 999), ("eid", -7)])
+@pytest.mark.parametrize("order", [1, 2])
+def test_edges_that_are_out_of_range(what, number, order, device):
+    """NaN, and no gradient goes through them; that of all others is as without them."""
+    csr = graphs.mixed(device)
+    graph, at = graph_of(csr), torch.arange(0, csr.num_edges, 5, device=device)
+    bad = graph._replace(**{what: getattr(graph, what).index_fill(0, at, number)})
+    operands = v2_operands(csr)
+    projection = normal(csr, csr.capacity, 2).index_fill(0, at, 0)
+
+    def results(graph):
+        leaves = [t.clone().requires_grad_() for t in operands]
+        x_dst, x_src, att, features, weight = leaves
+        logits = ops.additive_v2_logits(x_dst, x_src, att, graph, SLOPE, features, weight)
+        kept = logits.nan_to_num() * projection
+        gradients = torch.autograd.grad(kept.sum(), leaves, create_graph=order == 2)
+        if order == 2:
+            total = sum(g.square().sum() for g in gradients)
+            gradients = torch.autograd.grad(total, leaves)
+        return logits.detach(), gradients
+
+    found, gradients = results(bad)
+    expected, expected_gradients = results(graph)
+    assert found[at].isnan().all()
+    torch.testing.assert_close(found.index_fill(0, at, 0), expected.index_fill(0, at, 0))
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_shapes(device):
+    csr = graphs.mixed(device)
+    x_dst, x_src, att, features, weight = v2_operands(csr)
+    graph = graph_of(csr)
+    with pytest.raises(RuntimeError, match="x_src: expected the nodes that edges come from"):
+        ops.additive_v2_logits(x_dst, x_src[:0], att, graph)
+    with pytest.raises(RuntimeError, match="features: expected those of edges, got none"):
+        ops.additive_v2_logits(x_dst, x_src, att, graph, SLOPE, features[:0], weight)
+    backward = torch.ops.dfgnn.additive_v2_logits_bwd
+    for grad in (torch.ones(3, 2), torch.ones(csr.capacity, 2, dtype=torch.bool)):
+        with pytest.raises(RuntimeError, match="grad: expected"):
+            backward(grad.to(device), graph.rowptr, graph.col, x_dst=x_dst, x_src=x_src, att=att)
+
+
 @pytest.mark.parametrize("width", [0, 3])
 def test_opcheck(width, device):
     csr = graphs.mixed(device)
