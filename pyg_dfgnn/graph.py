@@ -140,7 +140,7 @@ def is_convertible(
         if is_torch_sparse_tensor(edge_index):
             return (
                 flow == "source_to_target"
-                and (is_csr(edge_index) or (edge_index.is_sparse and edge_index.is_coalesced()))
+                and is_matrix(edge_index)
                 and edge_index.size(0) == num_dst
                 and edge_index.size(1) == num_src
             )
@@ -161,6 +161,14 @@ def is_adjacency(edge_index: Union[Tensor, SparseTensor, Graph]) -> bool:
 def is_csr(adj_t: Tensor) -> bool:
     """Whether this is a torch.sparse tensor in compressed rows. Scriptable."""
     return adj_t.layout == torch.sparse_csr
+
+
+def is_matrix(adj_t: Tensor) -> bool:
+    """Whether a torch.sparse tensor is a matrix, of numbers or of rows of them, in compressed rows
+    or coalesced. Scriptable."""
+    if is_csr(adj_t):
+        return adj_t.crow_indices().dim() == 1
+    return adj_t.is_sparse and adj_t.is_coalesced() and adj_t.sparse_dim() == 2
 
 
 def plain(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]:

@@ -17,18 +17,20 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
+from torch_geometric.typing import SparseTensor
 
 from ._side_by_side import PERM
 
 METHODS = ("rcm", "degree", "community")
 RESTORE = "restore_index"
+_INTEGERS = (torch.int32, torch.int64)
 
 
 def node_order(edge_index: Tensor, num_nodes: int, method: str) -> Tensor:
     """The nodes in a new order: ``order[i]`` is the node to come at place ``i``.
 
     Args:
-        edge_index: ``[2, E]``, int64. Directions make no difference.
+        edge_index: ``[2, E]``, int32 or int64. Directions make no difference.
         num_nodes: The number of nodes.
         method: ``"rcm"``, reverse Cuthill-McKee (SciPy), which keeps neighbours close: for meshes,
             roads and other graphs of small width; ``"degree"``, most edges first, so that the rows
@@ -40,9 +42,16 @@ def node_order(edge_index: Tensor, num_nodes: int, method: str) -> Tensor:
         on the CPU.
 
     Raises:
-        ValueError: of an unknown method.
+        ValueError: of an unknown method, or an ``edge_index`` of another shape or dtype.
+        IndexError: ``edge_index`` holds a node that is out of range.
         ImportError: where the method's library is not installed.
     """
+    if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype not in _INTEGERS:
+        raise ValueError(
+            "edge_index: expected an int32 or int64 tensor of shape [2, E], got one of "
+            f"{edge_index.dtype} and shape {list(edge_index.shape)}"
+        )
+    _check_numbers("edge_index", edge_index, num_nodes)
     if method == "degree":
         degree = torch.bincount(edge_index.flatten(), minlength=num_nodes)
         return degree.argsort(descending=True, stable=True)
@@ -70,7 +79,8 @@ class ReorderNodes(BaseTransform):
         method: See :func:`node_order`.
 
     Raises:
-        TypeError: of data that is no ``Data``.
+        TypeError: of data that is no ``Data``, or has a ``SparseTensor``, of which PyG does not say
+            whether it has a row for each node.
         ValueError: of an unknown method, a batch, edges that are not in ``edge_index`` alone, or
             data that went through ``PrecomputeGraph``.
         IndexError: an attribute of nodes' numbers holds one that is out of range.
@@ -99,13 +109,12 @@ class ReorderNodes(BaseTransform):
                 raise ValueError(f"data: expected its edges in edge_index alone, got {name} too")
         num_nodes = int(data.num_nodes or 0)
         attributes = data.to_dict()
+        for name, value in attributes.items():
+            if isinstance(value, SparseTensor):
+                raise TypeError(f"{name}: expected a tensor, an array or a list, got SparseTensor")
         numbers = {name: t for name, t in attributes.items() if _are_numbers(name, t)}
         for name, value in numbers.items():
-            if value.numel() > 0 and not 0 <= int(value.min()) <= int(value.max()) < num_nodes:
-                raise IndexError(
-                    f"{name}: expected nodes from 0 to {num_nodes - 1}, got "
-                    f"{int(value.min())} to {int(value.max())}"
-                )
+            _check_numbers(name, value, num_nodes)
         order = node_order(data.edge_index, num_nodes, self.method)
         place = torch.empty_like(order)
         place[order] = torch.arange(num_nodes, device=order.device)
@@ -126,6 +135,14 @@ def _are_numbers(name: str, value: Any) -> bool:
     """Whether an attribute names nodes by their numbers."""
     is_known = name in (RESTORE, "face") or name.endswith(("edge_index", "edge_label_index"))
     return is_known and isinstance(value, Tensor)
+
+
+def _check_numbers(name: str, nodes: Tensor, num_nodes: int) -> None:
+    if nodes.numel() > 0 and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_nodes:
+        raise IndexError(
+            f"{name}: expected nodes from 0 to {num_nodes - 1}, got "
+            f"{int(nodes.min())} to {int(nodes.max())}"
+        )
 
 
 def is_of(kind: str, data: Data, name: str) -> bool:

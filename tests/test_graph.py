@@ -253,6 +253,11 @@ def test_wrong_kinds():
         build_graph(transposed(edge_index, 30, 13), 29, 13)
     with pytest.raises(ValueError, match="sideways"):
         build_graph(edge_index, 29, 13, flow="sideways")
+    cube = torch.ones(3, 3, 3)
+    cubes = cube.to_sparse().coalesce(), cube[0].to_sparse(1).coalesce(), cube.to_sparse_csr()
+    for wrong in cubes:
+        with pytest.raises(ValueError, match=r"^edge_index: expected"):
+            build_graph(wrong, 3, 3)
 
 
 # A value of many kinds

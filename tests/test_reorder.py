@@ -8,6 +8,7 @@ import torch
 from layers import LAYERS, make
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.transforms import Compose
+from torch_geometric.typing import SparseTensor
 
 import pyg_dfgnn.nn
 from pyg_dfgnn.nn import TransformerConv
@@ -161,6 +162,20 @@ def test_errors(monkeypatch):
     data = path()
     data.edge_index[0, 0] = 40
     with pytest.raises(IndexError, match="edge_index: expected nodes from 0 to 39, got 0 to 40"):
+        ReorderNodes()(data)
+    for wrong in (torch.zeros(2), torch.zeros(5, 2).long(), torch.zeros(2, 5)):
+        with pytest.raises(ValueError, match=r"edge_index: expected an int32 or int64 tensor"):
+            node_order(wrong, 3, "degree")
+    for node in (-1, 3):
+        with pytest.raises(IndexError, match="edge_index: expected nodes from 0 to 2"):
+            node_order(torch.tensor([[node], [0]]), 3, "degree")
+    data = path()
+    data.edge_index = data.edge_index[:1]
+    with pytest.raises(ValueError, match="edge_index: expected"):
+        ReorderNodes()(data)
+    data = path()
+    data.x = SparseTensor.from_dense(torch.eye(40))
+    with pytest.raises(TypeError, match="x: expected a tensor, an array or a list"):
         ReorderNodes()(data)
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(ImportError, match="method 'community' needs NetworkX, which is not inst"):
