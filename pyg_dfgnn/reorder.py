@@ -81,8 +81,7 @@ class ReorderNodes(BaseTransform):
     Raises:
         TypeError: of data that is no ``Data``, or has a ``SparseTensor``, of which PyG does not say
             whether it has a row for each node.
-        ValueError: of an unknown method, a batch, edges that are not in ``edge_index`` alone, or
-            data that went through ``PrecomputeGraph``.
+        ValueError: of an unknown method, a batch, or edges that are not in ``edge_index`` alone.
         IndexError: an attribute of nodes' numbers holds one that is out of range.
     """
 
@@ -103,7 +102,7 @@ class ReorderNodes(BaseTransform):
                 "data: expected a single graph, got a batch: renumber its graphs first"
             )
         if PERM in data:
-            raise ValueError("data: expected a graph before PrecomputeGraph, which comes later")
+            data.edge_index = data["edge_index"]  # drops the structure, which has the old numbers
         for name in ("adj", "adj_t"):
             if name in data:
                 raise ValueError(f"data: expected its edges in edge_index alone, got {name} too")
