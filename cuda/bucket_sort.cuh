@@ -109,9 +109,7 @@ class BucketSort {
     order_all();
     raise_max_degree(rows_, largest_);
     if (grid_thread() == 0) rows_.pointers[0] = 0;
-    for (int64_t p = total + grid_thread(); p < rows_.capacity(); p += grid_threads()) {
-      rows_.other[p] = rows_.item[p] = 0;
-    }
+    clear_behind(rows_, total);
     grid.sync();
     return !*w_.twice;
   }
@@ -161,11 +159,8 @@ class BucketSort {
 
   __device__ void count() {
     int* counts = s_.begin;
-    for (int b = threadIdx.x; b < kMaxBuckets; b += kGridThreads) counts[b] = 0;
-    __syncthreads();
     const Part mine = part_of_list();
     count_part(mine.begin, mine.end, counts);
-    __syncthreads();
     for (int b = threadIdx.x; b < kMaxBuckets; b += kGridThreads) {
       if (counts[b] > 0) atomicAdd(w_.counts + b, counts[b]);
     }
@@ -197,10 +192,7 @@ class BucketSort {
     for (int first = mine.begin; first < mine.end; first += kChunk) {
       if (__syncthreads_or(threadIdx.x == 0 && *static_cast<volatile int*>(w_.far))) break;
       const int end = min(first + kChunk, mine.end);
-      for (int b = threadIdx.x; b < kMaxBuckets; b += kGridThreads) s_.chunk.next[b] = 0;
-      __syncthreads();
       count_part(first, end, s_.chunk.next);
-      __syncthreads();
       const int count = start_chunk();
       num_bad += put_chunk(first, end);
       __syncthreads();
@@ -212,8 +204,10 @@ class BucketSort {
     add_bad(rows_, num_bad);
   }
 
-  // Adds what buckets have of the list's part [first, end).
+  // How many edges buckets have of the list's part [first, end), to counts in shared memory.
   __device__ __forceinline__ void count_part(int first, int end, int* counts) const {
+    for (int b = threadIdx.x; b < kMaxBuckets; b += kGridThreads) counts[b] = 0;
+    __syncthreads();
 #pragma unroll 1
     for (; first < end; first += kAtOnce * kGridThreads) {
       int64_t dst[kAtOnce];
@@ -224,6 +218,7 @@ class BucketSort {
         count_digit(counts, item(first, i) < end ? bucket_of(dst[i]) : kNoDigit);
       }
     }
+    __syncthreads();
   }
 
   // From counts to where a bucket's edges begin in the sorted chunk, and from there to where they go. Returns how many

@@ -3,9 +3,8 @@
 // - The list ascends by destination and then by source, or the other way round, as most lists of PyG do: it is one of
 //   the forms, and is copied as it streams by. Tiles follow from the first and the last edge of each node, and the
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
-// - Of any other list the second kernel makes rows, and finds tiles: by buckets, where edges join near nodes and none
-// is
-//   there twice; else by a sort, loose rows, whose edges have the order of the list.
+// - Of any other list the second kernel makes rows, and finds tiles. Buckets make rows that ascend, where edges join
+//   near nodes and none is there twice; else a sort makes loose ones, whose edges have the order of the list.
 // - What is missing then, the third makes: tile by tile, where no tile is too wide; else it sorts for columns, and of
 //   loose rows once more for rows.
 #include <cooperative_groups.h>
@@ -83,7 +82,10 @@ __global__ void __launch_bounds__(kGridThreads, 3)
   const bool is_loose = task.is_loose();
   if (task.found->bucketed) {
     int unused = 0;
-    if (TransposedTiles<I, kSelfLoops, true>(task, shared.tiles, unused).run()) return;
+    if (TransposedTiles<I, kSelfLoops, true>(task, shared.tiles, unused).run()) {
+      clear_behind(task.columns, task.rows.pointers[task.rows.num_keys]);
+      return;
+    }
   }
   const AscendingRowsTask<int> forms{
       task.rows, task.columns, {task.loose.other, task.loose.item}, &task.found->descents};

@@ -253,7 +253,7 @@ class EdgeSort {
         out_.item[end - 1] = static_cast<K>(out_.num_edges + i);
       }
     }
-    for (int64_t p = total + grid_thread(); p < out_.capacity(); p += grid_threads()) out_.other[p] = out_.item[p] = 0;
+    clear_behind(out_, total);
   }
 
   __device__ void find_far_chunks() {

@@ -53,6 +53,12 @@ __device__ void copy_edges(const SortedEdges<K>& from, const SortedEdges<K>& to)
   }
 }
 
+// Entries that no edge has, behind the `count` that have one.
+template <class K>
+__device__ void clear_behind(const SortedEdges<K>& out, int64_t count) {
+  for (int64_t p = count + grid_thread(); p < out.capacity(); p += grid_threads()) out.other[p] = out.item[p] = 0;
+}
+
 // First of `count` sorted keys that is not below `key`.
 template <class K>
 __device__ int64_t lower_bound(const K* keys, int64_t count, K key) {

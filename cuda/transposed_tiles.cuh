@@ -32,7 +32,6 @@ class TransposedTiles {
       __syncthreads();
     }
     if (grid_thread() == 0) t_.template form<!kByDst>().pointers[0] = 0;
-    if constexpr (kByDst) clear_unused();
     const int all = BlockSums<int>(s_.sums).total(blocks_);
     if (threadIdx.x == 0 && all > 0) {
       atomicAdd(reinterpret_cast<unsigned long long*>(t_.rows.stats + 2), static_cast<unsigned long long>(all));
@@ -94,13 +93,6 @@ class TransposedTiles {
       make_rows(tile, first, place_in_row, meanwhile);
     }
     if (threadIdx.x == 0) next = next_nodes;
-  }
-
-  // Room for edges that are left out, in columns.
-  __device__ void clear_unused() const {
-    for (int64_t p = t_.rows.pointers[t_.rows.num_keys] + grid_thread(); p < t_.rows.capacity(); p += grid_threads()) {
-      t_.columns.other[p] = t_.columns.item[p] = 0;
-    }
   }
 
   // What is made of an edge: a node of the tile, and a place counted from the tile's first. Where there is room for all

@@ -171,8 +171,9 @@ class PrecomputeGraph(BaseTransform):
                 data._store[name] = take(value, order, data.__cat_dim__(name, value))
         edge_index = edge_index.index_select(1, order)
 
-        graph = build_graph(edge_index.detach().cpu(), num_nodes, num_nodes)
-        with_loops = build_graph(edge_index.detach().cpu(), num_nodes, num_nodes, self_loops=True)
+        edges = edge_index.detach().cpu()
+        graph = build_graph(edges, num_nodes, num_nodes)
+        with_loops = build_graph(edges, num_nodes, num_nodes, self_loops=True)
         if type(data) is Data:
             object.__setattr__(data, "__class__", PrecomputedData)  # Data's own sets an attribute
         data.edge_index = edge_index

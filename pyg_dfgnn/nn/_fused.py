@@ -173,8 +173,7 @@ class FusedConv(MessagePassing):
             type(lin) in (torch.nn.Linear, torch_geometric.nn.Linear)
             and lin.bias is None
             and "forward" not in vars(lin)
-            and not (lin._forward_pre_hooks or lin._forward_hooks)
-            and not (lin._backward_pre_hooks or lin._backward_hooks)
+            and not has_hooks(lin)
             and not torch.nn.modules.module._has_any_global_hook()
             and edge_attr.dim() in (1, 2)
             and edge_attr.size(0) == num_edges(graph)
@@ -199,11 +198,9 @@ class FusedConv(MessagePassing):
     @torch.jit.unused
     def _is_observed(self) -> bool:
         """Whether there are hooks or transforms that the operators do not know."""
-        aggr = self.aggr_module
         return (
             any(getattr(self, hooks) for hooks in _HOOKS)
-            or bool(aggr._forward_pre_hooks or aggr._forward_hooks)
-            or bool(aggr._backward_pre_hooks or aggr._backward_hooks)
+            or has_hooks(self.aggr_module)
             or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
             or torch._C._functorch.peek_interpreter_stack() is not None
             or forward_ad._current_level >= 0
@@ -213,6 +210,12 @@ class FusedConv(MessagePassing):
 def check_method(method: str) -> None:
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether somebody looks at what goes through the module."""
+    forward = module._forward_pre_hooks or module._forward_hooks
+    return bool(forward or module._backward_pre_hooks or module._backward_hooks)
 
 
 def has_kernels(value: Tensor) -> bool:
