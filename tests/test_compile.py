@@ -73,6 +73,19 @@ def test_one_graph(layer, dynamic, device):
     assert count_graphs(counter) == 1
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("compiles", [False, True])
+def test_compiled_autograd(layer, compiles, device):
+    """A backward pass that is compiled as a whole, of a layer that is and of one that is not."""
+    ours, theirs = variant(LAYERS[layer], device)
+    x, edge_index = random_graph(30, 100, device)
+    expected = outputs_and_gradients(theirs, x, edge_index)
+    called = torch.compile(ours, backend="aot_eager") if compiles else ours
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+        actual = outputs_and_gradients(called, x, edge_index)
+    assert_same({name.removeprefix("_orig_mod."): t for name, t in actual.items()}, expected)
+
+
 def test_own_message():
     conv = pyg_dfgnn.nn.GATConv(8, 4)
     conv.message = lambda x_j, alpha: torch.zeros_like(x_j)

@@ -20,12 +20,24 @@ OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) :
 // The differentiable tensors of the call are a, b, c, a_edge and bias; they are separate arguments so that autograd
 // sees them, and optional ones since it takes an undefined Tensor for a variable.
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  // Of AGNN's one x: where it came from goes once, as b. In a's place the node gets what has no gradient, as nobody adds
+  // up gradients that are not there in compiled autograd.
+  static bool is_one_x(const Call& call) { return call.score == Score::cosine && call.a.is_same(call.b); }
+
+  static variable_list record(const Call& call) {
+    at::Tensor a = call.a;
+    if (is_one_x(call)) {
+      at::AutoDispatchBelowADInplaceOrView guard;
+      a = a.detach();
+    }
+    return apply(a, call.b, call.c, call.a_edge, call.bias, call);
+  }
+
   static variable_list forward(AutogradContext* ctx, const Variable& a, const Variable& b, const Variable& c,
                                const OptTensor& a_edge, const OptTensor& bias, const Call& call) {
     at::AutoDispatchBelowADInplaceOrView guard;
     auto [out, lse] = dispatch_forward(call);
-    // Of AGNN's one x: where it came from goes once.
-    const bool one_x = call.score == Score::cosine && a.is_same(b);
+    const bool one_x = is_one_x(call);
     ctx->save_for_backward({one_x ? at::Tensor() : a, b, c, defined_or_empty(a_edge), defined_or_empty(bias),
                             call.rowptr, call.col, defined_or_empty(call.colptr), defined_or_empty(call.row),
                             defined_or_empty(call.perm), defined_or_empty(call.seed),
@@ -77,7 +89,7 @@ struct Autograd {
       at::AutoDispatchBelowADInplaceOrView guard;
       return dispatch_forward(call);
     }
-    const auto result = AttentionFunction::apply(call.a, call.b, call.c, call.a_edge, call.bias, call);
+    const auto result = AttentionFunction::record(call);
     return {result[0], result[1]};
   }
 
