@@ -86,6 +86,29 @@ def test_compiled_autograd(layer, compiles, device):
     assert_same({name.removeprefix("_orig_mod."): t for name, t in actual.items()}, expected)
 
 
+TRANSFORMS = {
+    "grad": lambda conv, x, *args: torch.func.grad(lambda t: conv(t, *args).square().sum())(x),
+    "vmap": lambda conv, x, *args: torch.func.vmap(lambda t: conv(t * x, *args))(torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("compiles", ["the transform", "the layer"])
+def test_functional_transforms(layer, transform, compiles):
+    """By PyG's steps, whichever is compiled."""
+    ours, theirs = variant(LAYERS[layer])
+    x, edge_index = random_graph(30, 100)
+    function = TRANSFORMS[transform]
+    expected = function(theirs, x, edge_index)
+    if compiles == "the layer":
+        actual = function(torch.compile(ours, backend="aot_eager"), x, edge_index)
+    else:
+        compiled = torch.compile(lambda *args: function(ours, *args), backend="aot_eager")
+        actual = compiled(x, edge_index)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_own_message():
     conv = pyg_dfgnn.nn.GATConv(8, 4)
     conv.message = lambda x_j, alpha: torch.zeros_like(x_j)

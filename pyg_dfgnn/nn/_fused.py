@@ -151,7 +151,7 @@ class FusedConv(MessagePassing):
         if not torch.jit.is_scripting():
             if self.explain is True or self.decomposed_layers > 1 or not self._sums_messages():
                 return False
-            if self._has_replaced_steps():
+            if self._has_replaced_steps() or is_transformed():
                 return False
             # PyG's compiled layers call no hooks either.
             return torch.compiler.is_compiling() or not self._is_observed()
@@ -197,19 +197,25 @@ class FusedConv(MessagePassing):
 
     @torch.jit.unused
     def _is_observed(self) -> bool:
-        """Whether there are hooks or transforms that the operators do not know."""
+        """Whether there are hooks that the operators do not know."""
         return (
             any(getattr(self, hooks) for hooks in _HOOKS)
             or has_hooks(self.aggr_module)
             or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
-            or torch._C._functorch.peek_interpreter_stack() is not None
-            or forward_ad._current_level >= 0
         )
 
 
 def check_method(method: str) -> None:
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+
+
+@torch.compiler.assume_constant_result  # asked while dynamo traces, to which the stack is an object
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode AD is at work, which operators with
+    derivatives of their own do not know."""
+    is_func = torch._C._functorch.peek_interpreter_stack() is not None
+    return is_func or forward_ad._current_level >= 0
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
