@@ -48,6 +48,17 @@ def test_out_of_range_names_the_values(layer):
         ours(x, edge_index - 1)
 
 
+@pytest.mark.parametrize("layer", [name for name in LAYERS if name != "AGNNConv"])
+@pytest.mark.parametrize("dropout", [-0.1, 1.5])
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_that_is_no_probability(layer, dropout, training):
+    ours, theirs = (conv.train(training) for conv in pair(layer, dropout=dropout))
+    edge_index, x = square("hub")
+    assert_same_error(ours, theirs, x, edge_index)
+    with pytest.raises(ValueError, match=rf"dropout: expected .* \[0, 1\], got {dropout}"):
+        ours(x, edge_index)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_other_errors(layer):
     ours, theirs = pair(layer)

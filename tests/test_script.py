@@ -193,6 +193,12 @@ def test_freezes(model):
     torch.testing.assert_close(frozen(*arguments), original(*arguments), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dropout", [0, 1])
+def test_dropout_that_is_an_integer(dropout):
+    arguments, model = inputs(OnTensor), OnTensor(dropout=dropout)
+    torch.testing.assert_close(torch.jit.script(model)(*arguments), model(*arguments))
+
+
 def test_dropout_follows_the_mode():
     arguments = inputs(OnTensor)
     scripted = torch.jit.script(OnTensor(dropout=0.5))

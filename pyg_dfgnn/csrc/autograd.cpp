@@ -20,8 +20,8 @@ OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) :
 // The differentiable tensors of the call are a, b, c, a_edge and bias; they are separate arguments so that autograd
 // sees them, and optional ones since it takes an undefined Tensor for a variable.
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
-  // Of AGNN's one x: where it came from goes once, as b. In a's place the node gets what has no gradient, as nobody adds
-  // up gradients that are not there in compiled autograd.
+  // Of AGNN's one x: where it came from goes once, as b. In a's place the node gets what has no gradient, as nobody
+  // adds up gradients that are not there in compiled autograd.
   static bool is_one_x(const Call& call) { return call.score == Score::cosine && call.a.is_same(call.b); }
 
   static variable_list record(const Call& call) {

@@ -69,6 +69,7 @@ class FusedConv(MessagePassing):
         args: The arguments of PyG's layer, like ``kwargs``.
     """
 
+    dropout: float  # of layers that have it
     method = "auto"
     has_own_steps = False
     # Where the layer's arguments do not ask for PyG's steps, TorchScript leaves them out: with them
@@ -156,6 +157,16 @@ class FusedConv(MessagePassing):
             # PyG's compiled layers call no hooks either.
             return torch.compiler.is_compiling() or not self._is_observed()
         return self.scripts_fused
+
+    def dropout_p(self) -> float:
+        """The probability with which this call drops attention weights. Scriptable.
+
+        Raises:
+            ValueError: ``dropout`` is no probability, in evaluation too, as in PyG.
+        """
+        if not 0 <= self.dropout <= 1:
+            raise ValueError(f"dropout: expected a probability in [0, 1], got {self.dropout}")
+        return float(self.dropout) if self.training else 0.0
 
     def may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
         """Whether ``lin_edge`` multiplies fitting features by its weight, and no more. Scriptable.

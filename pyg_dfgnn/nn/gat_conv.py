@@ -239,7 +239,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             graph,
             self.negative_slope,
             a_edge=a_edge,
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=self.dropout_p(),
             method=self.method,
         )
         return out.to(alpha_src.dtype)
@@ -262,7 +262,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         if a_edge is not None:
             logits = logits + a_edge
         logits = F.leaky_relu(logits, self.negative_slope)
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = self.dropout_p()
         in_order, _, weights = attention_weights(logits, graph, dropout_p, alpha_src)
         return spmm(in_order, x[0], graph).to(weights.dtype), weights
 

@@ -209,7 +209,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         graph, features = operands
         x_src, x_dst = x
         assert x_dst is not None
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = self.dropout_p()
         if features is None:
             out = additive_v2_attention(
                 x_dst,
@@ -240,7 +240,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         graph, features = operands
         x_src, _ = x
         logits = self.logits(x, graph, features)
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = self.dropout_p()
         dtype = torch.promote_types(x_src.dtype, self.att.dtype)
         like = torch.empty(0, dtype=dtype, device=x_src.device)
         in_order, _, weights = attention_weights(logits, graph, dropout_p, like)

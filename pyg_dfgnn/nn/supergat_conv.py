@@ -116,7 +116,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             dst = x
             logits = logits / math.sqrt(self.out_channels)
         logits = F.leaky_relu(logits, self.negative_slope)
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = self.dropout_p()
         out = logits_attention(logits, x, graph, dropout_p, self.method)
         return as_in_autocast(out.to(dst.dtype))
 

@@ -153,7 +153,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         graph = self.fused_graph(edge_index, value, value.size(0), query.size(0), False)
         if graph is None:
             return None
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = self.dropout_p()
         if edge_attr is None and not with_weights:
             out = dot_attention(query, key, value, graph, dropout_p=dropout_p, method=self.method)
             return as_in_autocast(out), None
