@@ -72,7 +72,14 @@ class BuildLibrary(build_ext):
     def copy_extensions_to_source(self) -> None:
         for ext in self.extensions:
             built = Path(self.build_lib, self.get_ext_filename(ext.name)).parent
-            shutil.copytree(built, ROOT / "pyg_dfgnn" / "lib", dirs_exist_ok=True)
+            lib = ROOT / "pyg_dfgnn" / "lib"
+            shutil.copytree(built, lib, copy_function=replace, dirs_exist_ok=True)
+
+
+def replace(source: str, target: str) -> None:
+    """Copies a file to the place of another, which processes that have it open keep."""
+    copy = shutil.copy2(source, f"{target}.new")
+    os.replace(copy, target)
 
 
 class Wheel(bdist_wheel):

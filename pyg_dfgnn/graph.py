@@ -99,7 +99,7 @@ def build_graph(
         num_src: The number of source nodes.
         num_dst: The number of destination nodes.
         self_loops: Drop the self-loops of the graph, then add one for each node ``i < min(num_src,
-            num_dst)``.
+            num_dst)``. Of a torch.sparse tensor duplicates are dropped, too, as by PyG's layers.
         flow: ``"target_to_source"`` swaps the rows of ``edge_index``; it takes no adjacency.
 
     Raises:
@@ -116,9 +116,7 @@ def build_graph(
     if not torch.jit.is_scripting():
         if _cache.is_eager(edge_index):
             return _cache.lookup(edge_index, (num_src, num_dst, self_loops, flow), _build_eager)
-        graph, stats = _convert(plain(edge_index), num_src, num_dst, self_loops, flow)
-        torch._assert_async(stats[1] == 0, "edge_index: holds nodes that are out of range")
-        return graph
+        return _with_assertion(*_convert(plain(edge_index), num_src, num_dst, self_loops, flow))
     return _build_checked(edge_index, num_src, num_dst, self_loops, flow)
 
 
@@ -198,6 +196,8 @@ def _convert(
             rowptr, col = edge_index.crow_indices(), edge_index.col_indices()
             return convert_csr(rowptr, col, num_src, num_dst)
     src, dst = endpoints(edge_index, flow)
+    if self_loops and is_adjacency(edge_index) and isinstance(edge_index, Tensor):
+        src, dst = _with_loops_for_duplicates(src, dst, num_src)
     with_tiles = src.is_cuda and num_src == num_dst
     rowptr, col, eid, colptr, row, perm, tiles, stats = _compress(
         src, dst, num_src, num_dst, self_loops, with_tiles
@@ -207,6 +207,26 @@ def _convert(
         tiles if with_tiles else None,
     )  # fmt: skip
     return graph, stats
+
+
+def _with_assertion(graph: Graph, stats: Tensor) -> Graph:
+    """The graph, which has an assertion on the device that none of its edges is bad."""
+    is_right, message = stats[1] == 0, "edge_index: holds nodes that are out of range"
+    if not torch.jit.is_tracing():
+        torch._assert_async(is_right, message)
+        return graph
+    # A trace has no calls without results.
+    rowptr = torch.ops.aten._functional_assert_async.msg(is_right, message, graph.rowptr)
+    return graph._replace(rowptr=rowptr)
+
+
+def _with_loops_for_duplicates(src: Tensor, dst: Tensor, num_src: int) -> tuple[Tensor, Tensor]:
+    """Edges that are there twice become loops of node 0, which are to be dropped: PyG's layers
+    coalesce a torch.sparse tensor to which they add self-loops. Scriptable."""
+    keys, order = (dst.long() * num_src + src.long()).sort(stable=True)
+    is_again = torch.zeros_like(order, dtype=torch.bool)
+    is_again[order[1:]] = keys[1:] == keys[:-1]
+    return src.masked_fill(is_again, 0), dst.masked_fill(is_again, 0)
 
 
 _Compressed = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

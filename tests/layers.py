@@ -137,6 +137,18 @@ def bipartite_layers(device="cpu", **kwargs):
         yield pair(layer, device, in_channels=FEATURES, **kwargs)
 
 
+class WithWeights(torch.nn.Module):
+    """A layer that returns its attention weights, in the order of its edges, too."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x, edge_index):
+        out, (_, alpha) = self.conv(x, edge_index, return_attention_weights=True)
+        return out, alpha
+
+
 def edge_features(edge_index, dim=3):
     return torch.randn(edge_index.size(1), dim, generator=torch.Generator().manual_seed(1)).to(
         edge_index.device

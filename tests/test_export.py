@@ -5,7 +5,15 @@ import shutil
 import pytest
 import torch
 import torch_geometric.nn
-from layers import EDGE_LAYERS, LAYERS, edge_features, features, pair
+from layers import (
+    EDGE_LAYERS,
+    LAYERS,
+    WEIGHT_LAYERS,
+    WithWeights,
+    edge_features,
+    features,
+    pair,
+)
 
 import pyg_dfgnn.nn
 
@@ -21,6 +29,18 @@ def random_graph(nodes, edges):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_export(layer):
     ours, theirs = (conv.eval() for conv in pair(layer))
+    program = torch.export.export(
+        ours, random_graph(*SIZES[0]), dynamic_shapes=({0: NODES}, {1: EDGES})
+    )
+    for sizes in SIZES:
+        arguments = random_graph(*sizes)
+        expected = theirs(*arguments)
+        torch.testing.assert_close(program.module()(*arguments), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", WEIGHT_LAYERS)
+def test_attention_weights(layer):
+    ours, theirs = (WithWeights(conv.eval()) for conv in pair(layer))
     program = torch.export.export(
         ours, random_graph(*SIZES[0]), dynamic_shapes=({0: NODES}, {1: EDGES})
     )

@@ -91,6 +91,7 @@ def test_gat_errors():
     edge_index, x = square("hub")
     assert_same_error(ours, theirs, x, edge_index, size=(40, 41))
     assert_same_error(ours, theirs, (x, None), edge_index, size=(41, 40))
+    assert_same_error(ours, theirs, x, edge_index, edge_features(edge_index)[:5])
 
 
 def test_gatv2_errors():

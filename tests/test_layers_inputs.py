@@ -9,11 +9,13 @@ from layers import (
     FEATURES,
     LAYERS,
     VARIANTS,
+    WEIGHT_LAYERS,
     assert_same,
     assert_same_call,
     assert_same_error,
     bipartite_layers,
     edge_features,
+    features,
     outputs_and_gradients,
     pair,
     square,
@@ -171,6 +173,28 @@ def test_torch_sparse(layer, layout, device, fused):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("convert", [EdgeIndex.to_sparse_coo, EdgeIndex.to_sparse_csr])
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_torch_sparse_with_duplicates(layer, convert, self_loops, device, fused):
+    """PyG drops them where it adds self-loops; attention weights make no difference."""
+    has_loops = layer != "TransformerConv"
+    ours, theirs = variant(
+        LAYERS[layer], device, **{"add_self_loops": self_loops} if has_loops else {}
+    )
+    ends = [[0, 0, 0, 1, 2, 3, 3, 3], [2, 1, 2, 3, 3, 3, 0, 3]]  # 0 to 2 and 3 to 3 twice
+    edge_index = EdgeIndex(ends, sparse_size=(5, 5), sort_order="row", device=device)
+    adj_t, x = convert(edge_index), features(5, device=device)[0]
+    assert_same_call(ours, theirs, x, adj_t)
+    assert len(fused) == 1
+    if layer in WEIGHT_LAYERS:
+        results = [
+            conv(x, adj_t, return_attention_weights=True)[1][1].flatten().sort().values
+            for conv in (ours, theirs)
+        ]
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_edges_of_an_edge_index_class_stay_as_they_are(layer, device):
     """PyG's operations, which take its caches along, find none of ours in it."""
     ours, theirs = variant(LAYERS[layer], device)
@@ -199,9 +223,40 @@ def test_traced(layer, edge_dim, device):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of sizes that are compared in Python
-        traced = torch.jit.trace(ours, call("hub"), check_trace=False)
+        traced = torch.jit.trace(ours, call("hub"))
     for name in ("hub", "isolated"):
         torch.testing.assert_close(traced(*call(name)), theirs(*call(name)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_traced_results_may_be_changed_in_place(layer, grad):
+    """In training, whatever the mode of the trace."""
+    arguments = {"root_weight": False} if layer == "TransformerConv" else {"bias": False}
+    ours, theirs = variant(LAYERS[layer], **arguments if layer != "AGNNConv" else {})
+    edge_index, x = square("hub")
+    with warnings.catch_warnings(), torch.set_grad_enabled(grad):
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(ours, (x, edge_index))
+    results = []
+    for conv in (traced, theirs):
+        leaf = x.clone().requires_grad_()
+        conv(leaf, edge_index).relu_().square().sum().backward()
+        results.append(leaf.grad)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_traced_node_out_of_range(layer):
+    ours, _ = variant(LAYERS[layer])
+    edge_index, x = square("hub")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(ours, (x, edge_index))
+    edge_index = edge_index.clone()
+    edge_index[0, 3] = 40
+    with pytest.raises(RuntimeError, match="edge_index: holds nodes that are out of range"):
+        traced(x, edge_index)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

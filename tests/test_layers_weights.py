@@ -1,9 +1,12 @@
 """Attention weights: the numbers of PyG, in its order and form."""
 
+import warnings
+
 import pytest
 import torch
 from layers import (
     WEIGHT_LAYERS,
+    WithWeights,
     edge_features,
     pair,
     square,
@@ -124,6 +127,22 @@ def test_gat_of_sources_only(device, fused):
     ]
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
     assert fused == ["attention_weights"]
+
+
+@pytest.mark.parametrize("layer", WEIGHT_LAYERS)
+def test_traced(layer):
+    """Of a graph with and one without self-loops, in the place of the other."""
+    ours, theirs = pair(layer)
+    edge_index, x = square("hub")
+    without = edge_index[:, edge_index[0] != edge_index[1]]
+    graphs = [without, without.clone()]
+    graphs[1][0, 3] = graphs[1][1, 3]
+    for example, other in (graphs, graphs[::-1]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sizes that are compared in Python
+            traced = torch.jit.trace(WithWeights(ours), (x, example))
+        expected = WithWeights(theirs)(x, other)
+        torch.testing.assert_close(traced(x, other), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", WEIGHT_LAYERS)

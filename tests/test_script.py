@@ -11,6 +11,7 @@ import torch_geometric.nn
 from layers import (
     FEATURES,
     LAYERS,
+    edge_features,
     edge_index_of,
     features,
     make,
@@ -196,6 +197,23 @@ def test_freezes(model):
 @pytest.mark.parametrize("dropout", [0, 1])
 def test_dropout_that_is_an_integer(dropout):
     arguments, model = inputs(OnTensor), OnTensor(dropout=dropout)
+    torch.testing.assert_close(torch.jit.script(model)(*arguments), model(*arguments))
+
+
+@pytest.mark.parametrize("layer", ["GATConv", "GATv2Conv"])
+@pytest.mark.parametrize("number", [0, 1, True])
+def test_integers_for_numbers(layer, number):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            arguments = {"edge_dim": 3, "negative_slope": number, "fill_value": number}
+            self.conv = make(pyg_dfgnn.nn, layer, **arguments)
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+            return self.conv(x, edge_index, edge_attr)
+
+    x, edge_index = inputs(OnTensor)
+    arguments, model = (x, edge_index, edge_features(edge_index)), Model()
     torch.testing.assert_close(torch.jit.script(model)(*arguments), model(*arguments))
 
 

@@ -33,6 +33,11 @@ def num_edges(graph: Graph) -> int:
     return graph.eid.size(0) - loops
 
 
+def has_rows(t: Tensor, count: int) -> bool:
+    """Whether the first dimension is of that size. Scriptable."""
+    return t.dim() > 0 and t.size(0) == count
+
+
 def destinations(graph: Graph) -> Tensor:
     """The destination of each edge ``[C]``; ``num_dst`` behind the last one. Scriptable."""
     positions = torch.arange(
@@ -118,13 +123,13 @@ def order_of_edges(graph: Graph) -> Tensor:
 
     Where the loops of the graph were dropped, it waits for the device to know how many are left.
     """
-    count, capacity = graph.eid.size(0), graph.eid.size(0)
-    if graph.self_loops:
-        count = int(graph.rowptr[-1])
-    eid = graph.eid[:count].long()
-    positions = torch.arange(count, device=eid.device)
-    order = eid.new_full([capacity], -1).scatter(0, eid, positions)
-    return order[order >= 0] if graph.self_loops else order
+    eid, capacity = graph.eid.long(), graph.eid.size(0)
+    positions = torch.arange(capacity, device=eid.device)
+    if not graph.self_loops:
+        return torch.empty_like(eid).scatter(0, eid, positions)
+    eid = eid.masked_fill(positions >= graph.rowptr[-1], capacity)
+    order = eid.new_full([capacity + 1], -1).scatter(0, eid, positions)[:capacity]
+    return order[order >= 0]
 
 
 def attention_weights(

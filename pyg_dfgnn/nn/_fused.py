@@ -47,6 +47,8 @@ _STEPS = (
 # What FusedConv.set_up puts into a layer.
 OWN_ATTRIBUTES = ("method", "scripts_fused", "__jit_ignored_attributes__")
 
+_NUMBERS = ("dropout", "negative_slope", "fill_value")
+
 _HOOKS = (
     "_propagate_forward_pre_hooks",
     "_propagate_forward_hooks",
@@ -85,6 +87,10 @@ class FusedConv(MessagePassing):
         """Gives a layer what ours have on top of PyG's; also one that just became ours in place."""
         check_method(method)
         self.method = method
+        for name in _NUMBERS:  # for TorchScript, to which an integer is none
+            value = getattr(self, name, None)
+            if isinstance(value, int):
+                setattr(self, name, float(value))
         if self._sums_messages():
             self.scripts_fused = True
             self.__jit_ignored_attributes__ = ["aggr_module"]
@@ -166,7 +172,7 @@ class FusedConv(MessagePassing):
         """
         if not 0 <= self.dropout <= 1:
             raise ValueError(f"dropout: expected a probability in [0, 1], got {self.dropout}")
-        return float(self.dropout) if self.training else 0.0
+        return self.dropout if self.training else 0.0
 
     def may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
         """Whether ``lin_edge`` multiplies fitting features by its weight, and no more. Scriptable.
@@ -263,6 +269,9 @@ def as_in_autocast(out: Tensor) -> Tensor:
 def of_its_own(out: Tensor) -> Tensor:
     """An operator's result to hand out as it is: a copy where the operator may keep it for the
     backward pass, so that callers may change theirs in place, as they may PyG's. Scriptable."""
+    if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code is not traced)
+        if torch.jit.is_tracing():  # for calls in either mode
+            return out.clone()
     return out.clone() if torch.is_grad_enabled() else out
 
 

@@ -13,7 +13,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from ..graph import Graph, is_adjacency
 from ..ops import additive_attention, additive_logits, spmm
-from ._edges import attention_weights, edge_features, with_loops
+from ._edges import attention_weights, edge_features, has_rows, num_edges, with_loops
 from ._fused import Given, NotGiven, no_fused_path, wide
 from ._looped import LoopedConv
 
@@ -208,8 +208,12 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         graph = self.graph_of(edge_index, x, size, self_loops)
         if graph is None:
             return None
+        if self.lin_edge is None:
+            if self_loops and edge_attr is not None and not has_rows(edge_attr, num_edges(graph)):
+                return None  # PyG refuses it, though it is of no use
+            return graph, None
         edge_attr = edge_features(edge_index, edge_attr)
-        if self.lin_edge is None or edge_attr is None:
+        if edge_attr is None:
             return graph, None
         if not self.may_project(edge_attr, graph):
             return None
