@@ -126,7 +126,7 @@ def order_of_edges(graph: Graph) -> Tensor:
     eid, capacity = graph.eid.long(), graph.eid.size(0)
     positions = torch.arange(capacity, device=eid.device)
     if not graph.self_loops:
-        return torch.empty_like(eid).scatter(0, eid, positions)
+        return torch.zeros_like(eid).scatter(0, eid, positions)
     eid = eid.masked_fill(positions >= graph.rowptr[-1], capacity)
     order = eid.new_full([capacity + 1], -1).scatter(0, eid, positions)[:capacity]
     return order[order >= 0]

@@ -18,6 +18,7 @@ FORMS = (
     "EdgeIndex_col",
     "SparseTensor",
     "sparse_coo",
+    "sparse_coo_without_duplicates",
     "sparse_csr",
     "sparse_csc",
 )

@@ -16,7 +16,13 @@ from torch_geometric.typing import SparseTensor
 
 import pyg_dfgnn.nn
 
-MATRICES = ("SparseTensor", "sparse_coo", "sparse_csr", "sparse_csc")
+MATRICES = (
+    "SparseTensor",
+    "sparse_coo",
+    "sparse_coo_without_duplicates",
+    "sparse_csr",
+    "sparse_csc",
+)
 
 
 class Call(NamedTuple):
@@ -144,7 +150,11 @@ def edges_of(case: Case, value: Tensor | None, device: str) -> Any:
     if form in MATRICES:
         value = torch.ones(len(case.edges), device=device) if value is None else value
         shape = (num_dst, num_src, *value.shape[1:])
-        adj_t = torch.sparse_coo_tensor(torch.stack([dst, src]), value, shape).coalesce()
+        order = (dst * num_src + src).argsort(stable=True)  # with edges that are there twice
+        ends = torch.stack([dst, src])[:, order]
+        adj_t = torch.sparse_coo_tensor(ends, value[order], shape, is_coalesced=True)
+        if form == "sparse_coo_without_duplicates":
+            return adj_t._coalesced_(False).coalesce()
         return adj_t if form == "sparse_coo" else compressed(adj_t, form)
     malformed = {
         "float": lambda: edge_index.float(),
