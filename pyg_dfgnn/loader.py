@@ -91,7 +91,7 @@ class DeviceDataset(torch.utils.data.Dataset):
             if name != "num_nodes"
         }
         self._nodes: Optional[_Layout] = None
-        if graphs[0]._store.can_infer_num_nodes:
+        if not isinstance(graphs[0], Batch) and graphs[0]._store.can_infer_num_nodes:
             sizes = torch.tensor([graph.num_nodes or 0 for graph in graphs])
             self._nodes = self._layout(cumsum(sizes))
 

@@ -393,13 +393,17 @@ def edge_softmax(logits: Tensor, graph: Graph) -> Tensor:
         a_src=logits.new_zeros([graph.num_src, heads]),
         v=logits.new_zeros([graph.num_src, heads, 1]),
         negative_slope=1.0,
-        a_edge=logits,
+        a_edge=logits.detach(),
         colptr=graph.colptr,
         row=graph.row,
         perm=graph.perm,
         max_degree=graph.max_degree,
     )
+    # Any shift gives the same weights, whatever digits lse has lost beside large logits.
     lse = lse.masked_fill(lse == -torch.inf, 0.0)  # of rows all of whose logits are
     of_edge = additive_logits(lse, lse.new_zeros([graph.num_src, heads]), graph)
     positions = torch.arange(logits.size(0), device=logits.device).unsqueeze(1)
-    return (logits - of_edge).masked_fill(positions >= graph.rowptr[-1], -torch.inf).exp()
+    weight = (logits - of_edge).masked_fill(positions >= graph.rowptr[-1], -torch.inf).exp()
+    total = spmm(weight, weight.new_ones([graph.num_src, 1, 1]), graph).squeeze(2)
+    total = additive_logits(total, total.new_zeros([graph.num_src, heads]), graph)
+    return weight / (total + 1e-16)  # as PyG has it: of those rows it is 0

@@ -57,8 +57,7 @@ class PrecomputedData(Data):
         if not _cache.is_eager(perm):
             return prepared.edge_index() if kept is None else kept
         if kept is None:
-            kept = _cache.lookup(perm, ("edge_index",), lambda _, _name: prepared.edge_index())
-            _cache.lookup(kept, PREPARED, lambda _, _name: prepared)
+            kept = _cache.lookup(perm, ("edge_index",), lambda _, _name: _known(prepared))
         elif not (kept.is_inference() or perm.is_inference()):  # of which nothing would be kept
             _cache.lookup(kept, PREPARED, lambda e, _name: prepared if prepared.is_of(e) else None)
         return kept
@@ -112,6 +111,13 @@ class PrecomputedData(Data):
             ptr = torch.arange(2, device=perm.device) * degrees.size(0)
         blocks = -(-self._store[WORK].size(0) // WORK_PER_BLOCK)
         return SideBySide(degrees, perm, ptr, blocks)
+
+
+def _known(prepared: SideBySide) -> Tensor:
+    """The edges, by which the structure is found until they are changed."""
+    edge_index = prepared.edge_index()
+    _cache.lookup(edge_index, PREPARED, lambda _, _name: prepared)
+    return edge_index
 
 
 torch.serialization.add_safe_globals([PrecomputedData])  # as PyG does with Data, for datasets

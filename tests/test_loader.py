@@ -123,6 +123,15 @@ def test_batches(graphs, device):
                 check_same_value(ours[name], theirs[name], device)
 
 
+def test_batches_of_batches(device):
+    graphs = plain()
+    batches = [Batch.from_data_list(graphs[i : i + 2]) for i in range(0, len(graphs), 2)]
+    for found, expected in zip(
+        DeviceLoader(batches, 2, device=device), DataLoader(batches, 2), strict=True
+    ):
+        check_same(found, expected, device)
+
+
 def test_any_order(device):
     """Graphs that come twice, alone or all."""
     graphs = pairs()

@@ -167,8 +167,8 @@ def test_change_in_place(device):
     batch = Batch.from_data_list(prepare()).to(device)
     nodes, edge_index = batch.num_nodes, batch.edge_index
     before = build_graph(edge_index, nodes, nodes)
-    edge_index[0] = 0
-    after = build_graph(edge_index, nodes, nodes)
+    batch.edge_index[0] = 0  # which is the same
+    after = build_graph(batch.edge_index, nodes, nodes)
     assert int(after.col.sum()) == 0 != int(before.col.sum())
 
 

@@ -217,6 +217,20 @@ def test_edge_softmax(name, device):
     assert_near(gradient, exact.grad, 1e-5, "gradient")
 
 
+@pytest.mark.parametrize("offset", [-1e5, 1e3, 1e6])
+def test_edge_softmax_of_large_logits(offset, device):
+    """As exact as of small ones."""
+    csr = graphs.make("hub", device)
+    leaf = (normal(csr, csr.capacity, 3) + offset).requires_grad_()
+    found = ops.edge_softmax(leaf, graph_of(csr))
+    (gradient,) = torch.autograd.grad(found.square().sum(), leaf)
+    exact = leaf.detach().double().requires_grad_()
+    wanted = torch.cat([part.softmax(0) for part in exact.split(csr.rowptr.diff().tolist())])
+    wanted.square().sum().backward()
+    assert_near(found, wanted.detach(), 1e-6, "softmax")
+    assert_near(gradient, exact.grad, 1e-6, "gradient")
+
+
 def test_edge_softmax_of_rows_without_weight(device):
     """All of whose logits are -inf: as if there were no edges."""
     csr = graphs.make("hub", device)
