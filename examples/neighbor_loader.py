@@ -43,6 +43,8 @@ def main():
     parser = Parser(__doc__.split("\n\n")[0])
     parser.add_argument("--nodes", type=int, default=20000)
     args = parser.parse_args()
+    if args.nodes < 1:
+        parser.error("argument --nodes: must be at least 1")
     if not (torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE):
         fail("NeighborLoader needs pyg_lib or torch_sparse, and neither is installed")
     torch.manual_seed(0)

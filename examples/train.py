@@ -53,6 +53,10 @@ def parse_args():
     for name in ("epochs", "hidden", "heads", "layers", "graphs", "batch_size"):
         if getattr(args, name) < 1:
             parser.error(f"argument --{name.replace('_', '-')}: must be at least 1")
+    if args.walks < 0:
+        parser.error("argument --walks: must be at least 0")
+    if not 0 <= args.seed < 2**63:
+        parser.error("argument --seed: must be from 0 to 2^63 - 1")
     if not 0 <= args.dropout <= 1:
         parser.error("argument --dropout: must be from 0 to 1")
     for name in ("lr", "weight_decay"):

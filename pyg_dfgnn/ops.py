@@ -291,6 +291,8 @@ def additive_logits(a_dst: Tensor, a_src: Tensor, graph: Graph) -> Tensor:
     Returns:
         ``[E, heads]``, float32 (float64 for float64), also in autocast.
     """
+    _check_nodes("a_dst", a_dst, 2, graph.rowptr.size(0) - 1)
+    _check_nodes("a_src", a_src, 2, graph.colptr.size(0) - 1)
     return torch.ops.dfgnn.additive_logits(
         graph.rowptr,
         graph.col,
@@ -325,6 +327,8 @@ def additive_v2_logits(
     Returns:
         ``[E, heads]``, float32 (float64 for float64).
     """
+    _check_nodes("x_dst", x_dst, 3, graph.rowptr.size(0) - 1)
+    _check_nodes("x_src", x_src, 3, graph.colptr.size(0) - 1)
     return torch.ops.dfgnn.additive_v2_logits(
         graph.rowptr,
         graph.col,
@@ -336,6 +340,15 @@ def additive_v2_logits(
         eid=None if features is None else graph.eid,
         negative_slope=negative_slope,
     )
+
+
+def _check_nodes(name: str, x: Tensor, dim: int, count: int) -> None:
+    """What the operators say in words of their own, or, of additive_v2_logits, cannot know."""
+    if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code knows no compiler)
+        if torch.compiler.is_compiling():  # sizes may be unknown yet
+            return
+    if x.dim() == dim and x.size(0) != count:
+        raise RuntimeError(f"{name}: expected {count} nodes, got shape {x.shape}")
 
 
 def _check_logits(logits: Tensor, graph: Graph) -> None:
@@ -367,7 +380,14 @@ def logits_attention(
         ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
     """
     _check_logits(logits, graph)
+    _check_nodes("v", v, 3, graph.colptr.size(0) - 1)
     heads = logits.size(1)
+    if v.dim() != 3 or v.size(1) != heads:
+        raise RuntimeError(f"v: expected shape [N_src, {heads}, head_dim], got {v.shape}")
+    if logits.dtype != v.dtype and logits.dtype != torch.float32:
+        raise RuntimeError(
+            f"logits: expected the dtype of v ({v.dtype}) or float32, got {logits.dtype}"
+        )
     a_dst, a_src = logits.new_zeros(graph.num_dst, heads), logits.new_zeros(graph.num_src, heads)
     return additive_attention(
         a_dst, a_src, v, graph, 1.0, a_edge=logits, dropout_p=dropout_p, method=method

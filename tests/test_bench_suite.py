@@ -13,7 +13,7 @@ import pyg_dfgnn.bench.run
 from pyg_dfgnn.bench import findings, registry, sections
 from pyg_dfgnn.bench.__main__ import main
 from pyg_dfgnn.bench.case import Case
-from pyg_dfgnn.bench.results import Record, Results
+from pyg_dfgnn.bench.results import FILE, Record, Results
 from pyg_dfgnn.bench.scope import Scope
 from pyg_dfgnn.bench.sections import SECTIONS, Section
 
@@ -285,6 +285,33 @@ def test_compare(tmp_path, capsys):
     broken = results_of(tmp_path / "d.json", a="out of memory", b=[1, 0.9, 1.1])
     assert main(["compare", before, broken]) == 1
     assert "Works no more: 1\n  out of memory: kind=toy name=a" in capsys.readouterr().out
+
+    noted = results_of(tmp_path / "e.json", a="[error 3e-02]", b=[1, 0.9, 1.1])
+    failed = results_of(tmp_path / "f.json", a="failed: no", b=[1, 0.9, 1.1])
+    assert main(["compare", noted, failed]) == 1
+    assert "Works no more: 1" in capsys.readouterr().out
+    assert main(["compare", failed, noted]) == 0
+
+    assert main(["compare", before, results_of(tmp_path / "g.json", d=[1, 1, 1])]) == 2
+    assert "none that is in both files" in capsys.readouterr().err
+    for times in (5, None, [0, 0, 0], [2, 1, 1.5], ["1", "1", "1"]):
+        assert main(["compare", before, results_of(tmp_path / "h.json", a=times)]) == 2
+        assert "expected a file of results" in capsys.readouterr().err
+    for threshold in ("nan", "inf", "-1"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["compare", before, noise, "--threshold", threshold])
+        assert stopped.value.code == 2
+        assert "--threshold: expected a number >= 0" in capsys.readouterr().err
+
+
+def test_results_of_another_device(toys, tmp_path, capsys):
+    run(tmp_path, "--sections", "roofs")
+    results = Results.load(tmp_path)
+    results.runs[0]["machine"]["device"] = "another"
+    results.save(tmp_path / FILE)
+    capsys.readouterr()
+    assert main(["run", *TOY, "--out", str(tmp_path), "--sections", "roofs"]) == 2
+    assert "got some of another; choose another folder" in capsys.readouterr().err
 
 
 def test_real_data_is_found_under_a_root(tmp_path, monkeypatch):

@@ -133,6 +133,8 @@ def test_train_compiled(tmp_path):
         (["--device", "meta"], "run on cpu and cuda"),
         (["--heads", "7"], r"--hidden \(64\) must be a multiple of --heads \(7\)"),
         (["--epochs", "0"], "--epochs: must be at least 1"),
+        (["--walks", "-1"], "--walks: must be at least 0"),
+        (["--seed", "99999999999999999999"], "--seed: must be from 0"),
         (["--lr", "fast"], "--lr: invalid float value: 'fast'"),
     ],
 )

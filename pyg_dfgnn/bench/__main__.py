@@ -22,36 +22,13 @@ from . import machine
 from .compare import compare
 from .lab import Lab
 from .operands import DTYPES
+from .options import duration, limit, positive, seed, share
 from .registry import KNOWN
 from .report import report, write_page
 from .results import FILE, Results, merged
 from .run import DeviceLost, run
 from .scope import Scope
 from .sections import SECTIONS
-
-
-def positive(text: str) -> int:
-    """A number of things, of which there is at least one."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
-    return number
-
-
-def seed(text: str) -> int:
-    """Of a generator of torch."""
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^63 - 1, got {text}")
-    return number
-
-
-def duration(text: str) -> float:
-    """Of something that takes time."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text}")
-    return number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     add("--root", nargs="+", default=[], help="folders of PyG's and OGB's data sets")
     add("--download", action="store_true", help="fetch missing data sets into the first root")
     add("--budget-ms", type=duration, help="time for each measurement (default 60, quick 20)")
-    add("--limit-s", type=float, default=float("inf"), help="begin no case after so many seconds")
+    add("--limit-s", type=limit, default=float("inf"), help="begin no case after so many seconds")
     add("--retry", action="store_true", help="measure again what failed")
     add("--seed", type=seed, default=0, help="of stand-ins, operands and weights")
     add("--commit", help="what is measured (default: $DFGNN_COMMIT, else what git says)")
@@ -91,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     add = commands.add_parser("compare", help="what got slower").add_argument
     add("before", type=Path)
     add("after", type=Path)
-    add("--threshold", type=float, default=0.05, help="least change that counts (default 0.05)")
+    add("--threshold", type=share, default=0.05, help="least change that counts (default 0.05)")
     return main
 
 

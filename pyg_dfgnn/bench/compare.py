@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from .case import Row
-from .results import Record, Results
+from .results import Record, Results, times
 
 
 class Change(NamedTuple):
@@ -23,8 +22,13 @@ def compare(before: Results, after: Results, threshold: float) -> tuple[str, boo
 
     Args:
         threshold: The least change that counts, as a share of the time before.
+
+    Raises:
+        ValueError: there is no case that both have.
     """
     common = [key for key in before.records if key in after.records]
+    if not common:
+        raise ValueError("expected results of the same cases, got none that is in both files")
     changes = [
         change
         for key in common
@@ -33,7 +37,7 @@ def compare(before: Results, after: Results, threshold: float) -> tuple[str, boo
     broken = [
         f"{after.records[key].row['note']}: {key}"
         for key in common
-        if works(before.records[key]) and not works(after.records[key])
+        if is_broken(before.records[key], after.records[key])
     ]
     slower = sorted((c for c in changes if c.ratio > 1), reverse=True)
     faster = sorted(c for c in changes if c.ratio < 1)
@@ -59,12 +63,10 @@ def changed(before: Record, after: Record, threshold: float) -> list[Change]:
     return found
 
 
-def times(result: Row) -> dict[str, list[float]]:
-    return {name: value for name, value in result.items() if name.endswith("ms")}
-
-
-def works(record: Record) -> bool:
-    return "note" not in record.result
+def is_broken(before: Record, after: Record) -> bool:
+    """Whether the second has a note, be it an error, where the first had none, or has failed."""
+    has_new_note = "note" in after.result and "note" not in before.result
+    return has_new_note or (after.is_failed and not before.is_failed)
 
 
 def devices(results: Results) -> list[str]:

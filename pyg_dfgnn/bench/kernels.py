@@ -22,6 +22,7 @@ from . import attention, machine
 from .backends import BACKENDS
 from .case import Row, noted
 from .operands import DTYPES, SCORES
+from .options import duration, positive
 from .run import release
 from .workload import Workload
 
@@ -84,9 +85,9 @@ def main(argv: list[str] | None = None) -> int:
     add("--dtypes", nargs="+", default=["fp32", "bf16"], choices=list(DTYPES))
     add("--backends", nargs="+", default=["smmf", "pmf", "pyg"], choices=list(BACKENDS))
     add("--device", default="cuda", choices=["cuda", "cpu"])
-    add("--heads", type=int, default=1)
-    add("--head-dim", type=int, default=128)
-    add("--budget-ms", type=float, default=300, help="time for each measurement")
+    add("--heads", type=positive, default=1)
+    add("--head-dim", type=positive, default=128)
+    add("--budget-ms", type=duration, default=300, help="time for each measurement")
     add("--out", type=Path, default=Path("results"), help="folder for kernels.json, kernels.md")
     arguments = parser.parse_args(argv)
     if arguments.device == "cuda" and not torch.cuda.is_available():
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
         workloads = runpy.run_path(arguments.workloads)
-        _ = workloads["ALL"], workloads["make"]
+        workloads["ALL"], _ = [str(name) for name in workloads["ALL"]], workloads["make"]
     except Exception as error:  # of the file's code, too
         print(f"pyg_dfgnn.bench.kernels: error: {error!r}", file=sys.stderr)
         return 1

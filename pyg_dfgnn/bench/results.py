@@ -64,9 +64,9 @@ class Results:
             records = [Record(**record) for record in content["records"]]
             results = cls(list(content["runs"]), {record.key: record for record in records})
             for run in results.runs:
-                dict(run["machine"])
-            for row in results.rows:
-                dict(row)
+                _ = run["machine"]["device"]
+            for record in results.records.values():
+                check(record)
             return results
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: expected a file of results, got {error!r}") from None
@@ -95,6 +95,18 @@ class Results:
     def of(self, section: str) -> list[Row]:
         """The rows of a section, in the order of their measurement."""
         return [record.row for record in self.records.values() if section in record.sections]
+
+
+def check(record: Record) -> None:
+    """ValueError where times are none."""
+    dict(record.row)
+    for name, (median, low, high) in times(record.result).items():
+        if not 0 < low <= median <= high < float("inf"):
+            raise ValueError(f"{name}: expected numbers > 0 in order, got {low}, {median}, {high}")
+
+
+def times(result: Row) -> dict[str, list[float]]:
+    return {name: value for name, value in result.items() if name.endswith("ms")}
 
 
 def merged(paths: list[Path]) -> Results:

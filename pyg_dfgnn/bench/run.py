@@ -41,11 +41,18 @@ def run(
         The results in ``out``, and the number of cases left.
 
     Raises:
+        ValueError: ``out`` has results of another device.
         DeviceLost: the GPU takes no more work from this process; a new run goes on.
     """
     out.mkdir(parents=True, exist_ok=True)
     path = out / FILE
     results = Results.load(path) if path.exists() else Results()
+    others = {run["machine"]["device"] for run in results.runs} - {machine["device"]}
+    if others:
+        raise ValueError(
+            f"--out {out}: expected results of this device ({machine['device']}), got some of "
+            f"{', '.join(sorted(others))}; choose another folder"
+        )
     cases = wanted(results, sections, scope, retry)
     results.save(path)
     this = circumstances(machine, sections, scope, lab)

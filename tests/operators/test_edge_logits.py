@@ -164,8 +164,9 @@ def test_wrong_shapes(device):
     csr = graphs.mixed(device)
     x_dst, x_src, att, features, weight = v2_operands(csr)
     graph = graph_of(csr)
+    operator = torch.ops.dfgnn.additive_v2_logits
     with pytest.raises(RuntimeError, match="x_src: expected the nodes that edges come from"):
-        ops.additive_v2_logits(x_dst, x_src[:0], att, graph)
+        operator(graph.rowptr, graph.col, x_dst=x_dst, x_src=x_src[:0], att=att)
     with pytest.raises(RuntimeError, match="features: expected those of edges, got none"):
         ops.additive_v2_logits(x_dst, x_src, att, graph, SLOPE, features[:0], weight)
     backward = torch.ops.dfgnn.additive_v2_logits_bwd
@@ -241,6 +242,39 @@ def test_edge_softmax_of_rows_without_weight(device):
     assert not gradient.any()
 
 
+@pytest.mark.parametrize("call", ["a_dst", "a_src", "x_dst", "x_src", "v"])
+def test_refused_nodes(call):
+    """By the name of the argument."""
+    csr = graphs.mixed()
+    graph, heads, size = graph_of(csr), 2, 4
+    arguments = {
+        "a_dst": normal(csr, csr.num_dst, heads),
+        "a_src": normal(csr, csr.num_src, heads),
+        "x_dst": normal(csr, csr.num_dst, heads, size),
+        "x_src": normal(csr, csr.num_src, heads, size),
+        "v": normal(csr, csr.num_src, heads, size),
+    }
+    arguments[call] = arguments[call][1:]
+    a_dst, a_src, x_dst, x_src, v = arguments.values()
+    att, logits = normal(csr, heads, size), normal(csr, csr.capacity, heads)
+    calls = {
+        "a": lambda: ops.additive_logits(a_dst, a_src, graph),
+        "x": lambda: ops.additive_v2_logits(x_dst, x_src, att, graph),
+        "v": lambda: ops.logits_attention(logits, v, graph),
+    }
+    with pytest.raises(RuntimeError, match=rf"^{call}: expected \d+ nodes, got"):
+        calls[call[0]]()
+
+
+def test_refused_values_of_logits_attention():
+    csr = graphs.mixed()
+    logits, v, graph = normal(csr, csr.capacity, 2), normal(csr, csr.num_src, 2, 8), graph_of(csr)
+    with pytest.raises(RuntimeError, match=r"^v: expected shape \[N_src, 1, head_dim\], got"):
+        ops.logits_attention(logits[:, :1], v, graph)
+    with pytest.raises(RuntimeError, match=r"^logits: expected the dtype of v .* or float32, got"):
+        ops.logits_attention(logits.double(), v, graph)
+
+
 def test_logits_attention(device):
     csr = graphs.mixed(device)
     graph = graph_of(csr)
@@ -269,7 +303,7 @@ def test_refused_logits(wrong):
     ("place", "change", "message"),
     [
         (0, lambda t: t[:, :1], "x_dst: expected the heads and head size of x_src"),
-        (0, lambda t: t[1:], "rowptr: expected"),
+        (0, lambda t: t[1:], r"x_dst: expected \d+ nodes"),
         (1, lambda t: t[0], "x_src: expected a 3-dimensional tensor"),
         (2, lambda t: t[:1], "att: expected shape"),
         (3, lambda t: t.double(), "features: expected the dtype of x_src"),
