@@ -119,13 +119,18 @@ def launches(rows: list[Row]) -> list[Table]:
         scaled = ([1000 * part for part in time] for time in times)
         return " / ".join(map(milliseconds, scaled)) or "–"
 
-    columns = ["graph", "nodes, edges", "model", "dtype", "", "eager"]
-    columns += ["forward+backward in one thread", "CUDA graph", "note"]
+    times = {
+        "eager": "eager",
+        "one_thread": "forward+backward in one thread",
+        "graph": "CUDA graph",
+    }
+    if not any(microseconds(row, "one_thread") != "–" for row in rows):  # of older results
+        del times["one_thread"]
+    columns = ["graph", "nodes, edges", "model", "dtype", "", *times.values(), "note"]
     lines = []
     for row in rows:
         line = [graph(row), size(row), MODELS[row["score"]], row["dtype"], backend(row)]
-        times = [microseconds(row, name) for name in ("eager", "one_thread", "graph")]
-        lines.append([*line, *times, row["note"]])
+        lines.append([*line, *(microseconds(row, name) for name in times), row["note"]])
     return [Table("A call: forward / forward+backward, µs", columns, lines)]
 
 
