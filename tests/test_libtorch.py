@@ -40,6 +40,7 @@ def run(*command, **environment) -> str:
         env={**os.environ, **environment},
         timeout=600,
     )
+    assert result.returncode >= 0, "a crash"
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -82,6 +83,10 @@ def test_trains_in_cpp(tmp_path):
     assert losses[-1] < losses[0]
     trained = torch.jit.load(f"{model}.trained", map_location=device)
     assert train_in_python(trained, 1)[0] < losses[-1]
+
+    for arguments, message in (([tmp_path / "none.pt"], "none.pt"), ([model, "x"], "usage: ")):
+        with pytest.raises(AssertionError, match=message):
+            run(build / "train", *arguments)
 
 
 def test_another_torch_is_refused(tmp_path):

@@ -35,16 +35,9 @@ at::Tensor edges(at::Device device) {
   return at::stack({at::cat(sources), at::cat(destinations)});
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::cerr << "usage: " << argv[0] << " MODEL [STEPS]\n";
-    return 2;
-  }
-  const int steps = argc == 3 ? std::atoi(argv[2]) : 1;
+void train(const std::string& path, int steps) {
   const at::Device device = at::hasCUDA() ? at::kCUDA : at::kCPU;
-  auto model = torch::jit::load(argv[1], device);
+  auto model = torch::jit::load(path, device);
   model.train();
 
   const auto x = features(device), edge_index = edges(device);
@@ -60,5 +53,21 @@ int main(int argc, char** argv) {
       parameter.mutable_grad().reset();
     }
   }
-  model.save(std::string(argv[1]) + ".trained");
+  model.save(path + ".trained");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int steps = argc == 3 ? std::atoi(argv[2]) : 1;
+  if (argc < 2 || argc > 3 || steps < 1) {
+    std::cerr << "usage: " << argv[0] << " MODEL [STEPS], at least one\n";
+    return 2;
+  }
+  try {
+    train(argv[1], steps);
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 1;
+  }
 }
