@@ -291,8 +291,8 @@ def additive_logits(a_dst: Tensor, a_src: Tensor, graph: Graph) -> Tensor:
     Returns:
         ``[E, heads]``, float32 (float64 for float64), also in autocast.
     """
-    _check_nodes("a_dst", a_dst, 2, graph.rowptr.size(0) - 1)
-    _check_nodes("a_src", a_src, 2, graph.colptr.size(0) - 1)
+    _check_nodes("a_dst", a_dst, 2, graph.num_dst)
+    _check_nodes("a_src", a_src, 2, graph.num_src)
     return torch.ops.dfgnn.additive_logits(
         graph.rowptr,
         graph.col,
@@ -327,8 +327,8 @@ def additive_v2_logits(
     Returns:
         ``[E, heads]``, float32 (float64 for float64).
     """
-    _check_nodes("x_dst", x_dst, 3, graph.rowptr.size(0) - 1)
-    _check_nodes("x_src", x_src, 3, graph.colptr.size(0) - 1)
+    _check_nodes("x_dst", x_dst, 3, graph.num_dst)
+    _check_nodes("x_src", x_src, 3, graph.num_src)
     return torch.ops.dfgnn.additive_v2_logits(
         graph.rowptr,
         graph.col,
@@ -380,7 +380,7 @@ def logits_attention(
         ``[num_dst, heads, head_dim]``, of ``v``'s dtype.
     """
     _check_logits(logits, graph)
-    _check_nodes("v", v, 3, graph.colptr.size(0) - 1)
+    _check_nodes("v", v, 3, graph.num_src)
     heads = logits.size(1)
     if v.dim() != 3 or v.size(1) != heads:
         raise RuntimeError(f"v: expected shape [N_src, {heads}, head_dim], got {v.shape}")

@@ -26,9 +26,8 @@ def random_graph(nodes, edges):
     return features(nodes)[0], torch.randint(0, nodes, (2, edges), generator=generator)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_export(layer):
-    ours, theirs = (conv.eval() for conv in pair(layer))
+def assert_exports(ours, theirs):
+    """For graphs of other sizes, with the results of PyG's."""
     program = torch.export.export(
         ours, random_graph(*SIZES[0]), dynamic_shapes=({0: NODES}, {1: EDGES})
     )
@@ -36,18 +35,16 @@ def test_export(layer):
         arguments = random_graph(*sizes)
         expected = theirs(*arguments)
         torch.testing.assert_close(program.module()(*arguments), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_export(layer):
+    assert_exports(*(conv.eval() for conv in pair(layer)))
 
 
 @pytest.mark.parametrize("layer", WEIGHT_LAYERS)
 def test_attention_weights(layer):
-    ours, theirs = (WithWeights(conv.eval()) for conv in pair(layer))
-    program = torch.export.export(
-        ours, random_graph(*SIZES[0]), dynamic_shapes=({0: NODES}, {1: EDGES})
-    )
-    for sizes in SIZES:
-        arguments = random_graph(*sizes)
-        expected = theirs(*arguments)
-        torch.testing.assert_close(program.module()(*arguments), expected, rtol=1e-5, atol=1e-5)
+    assert_exports(*(WithWeights(conv.eval()) for conv in pair(layer)))
 
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
