@@ -211,13 +211,10 @@ def _convert(
 
 def _with_assertion(graph: Graph, stats: Tensor) -> Graph:
     """The graph, which has an assertion on the device that none of its edges is bad."""
-    is_right, message = stats[1] == 0, "edge_index: holds nodes that are out of range"
-    if not torch.jit.is_tracing():
-        torch._assert_async(is_right, message)
-        return graph
-    # A trace has no calls without results.
-    rowptr = torch.ops.aten._functional_assert_async.msg(is_right, message, graph.rowptr)
-    return graph._replace(rowptr=rowptr)
+    if torch.jit.is_tracing():
+        return graph._replace(rowptr=torch.ops.dfgnn.assert_in_range(graph.rowptr, stats))
+    torch._assert_async(stats[1] == 0, "edge_index: holds nodes that are out of range")
+    return graph
 
 
 def _with_loops_for_duplicates(src: Tensor, dst: Tensor, num_src: int) -> tuple[Tensor, Tensor]:

@@ -55,6 +55,15 @@ Compressed compress(const at::Tensor& src, const at::Tensor& dst, int64_t num_sr
   return kernel(src.contiguous(), dst.contiguous(), num_src, num_dst, self_loops, with_tiles, index_type);
 }
 
+// rowptr, after an assertion on the device that `stats` counts no bad edges. Traces keep it, as it has a result.
+at::Tensor assert_in_range(const at::Tensor& rowptr, const at::Tensor& stats) {
+  TORCH_CHECK(stats.dim() == 1 && stats.numel() > 1 && stats.scalar_type() == at::kLong,
+              "stats: expected the int64 entries of coo_to_csr or compress, got ", stats.scalar_type(), " of shape ",
+              stats.sizes());
+  at::_assert_async(stats.select(0, 1).eq(0), "edge_index: holds nodes that are out of range");
+  return rowptr;
+}
+
 template <auto kernel>
 Csc csr_to_csc(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src) {
   check_csr(rowptr, col, rowptr.device());
@@ -170,6 +179,8 @@ Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, 
 }
 
 }  // namespace
+
+TORCH_LIBRARY_IMPL(dfgnn, CompositeImplicitAutograd, m) { m.impl("assert_in_range", assert_in_range); }
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("coo_to_csr", coo_to_csr<coo_to_csr_cpu>);

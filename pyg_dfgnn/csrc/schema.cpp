@@ -82,6 +82,7 @@ TORCH_LIBRARY(dfgnn, m) {
       "compress(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False, "
       "bool with_tiles=False) -> (Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, "
       "Tensor tiles, Tensor stats)");
+  m.def("assert_in_range(Tensor(a) rowptr, Tensor stats) -> Tensor(a)");
   m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
   m.def("with_masks(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr, Tensor row) -> Tensor");
   m.def("with_list(Tensor tiles, SymInt num_nodes) -> Tensor");

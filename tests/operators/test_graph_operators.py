@@ -132,6 +132,25 @@ def test_long_lists(index, self_loops, cuda):
     )  # rows ascend as they come
 
 
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+def test_assert_in_range(index, device):
+    """Of good edges; bad ones would end the process on a GPU."""
+    rowptr = torch.tensor([0, 1], dtype=index, device=device)
+    stats = torch.tensor([1, 0], device=device)
+    assert torch.ops.dfgnn.assert_in_range(rowptr, stats) is rowptr
+    with pytest.raises(RuntimeError, match=r"stats: expected .*, got Int of shape \[2\]"):
+        torch.ops.dfgnn.assert_in_range(rowptr, stats.int())
+    with pytest.raises(RuntimeError, match=r"stats: expected .*, got Long of shape \[1\]"):
+        torch.ops.dfgnn.assert_in_range(rowptr, stats[:1])
+
+
+def test_assert_in_range_of_bad_edges():
+    src, dst = torch.tensor([[0, 7], [1, 1]])
+    rowptr, _, _, stats = coo_to_csr(src, dst, 3, 3)
+    with pytest.raises(RuntimeError, match="edge_index: holds nodes that are out of range"):
+        torch.ops.dfgnn.assert_in_range(rowptr, stats)
+
+
 def test_wide_results(device):
     """Numbers of nodes past 2^31 ask for 64 bits, if the edges are few or not."""
     ends = torch.tensor([(1 << 31) + 5, 2], device=device), torch.tensor([1, 1], device=device)
