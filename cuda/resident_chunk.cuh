@@ -1,6 +1,7 @@
 // Chunks of features of a tile's nodes in shared memory, and the pieces of their rows that lanes have.
 #pragma once
 
+#include "async_copy.cuh"
 #include "resident_slices.cuh"
 
 namespace dfgnn::cuda::resident {
@@ -47,19 +48,17 @@ class Chunk {
 
   // Starts to copy; a barrier must have come after the last use of what was there.
   __device__ __forceinline__ void start(const Rows& rows) const {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+    const uint32_t to = shared_address(memory);
     const int piece = threadIdx.x % S::kPieces;
 #pragma unroll 4
     for (int node = threadIdx.x / S::kPieces; node < nodes; node += S::kThreads / S::kPieces) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + node * kRowBytes + piece * 16),
-                   "l"(rows.of(node) + piece * 16));
+      copy_async(to + node * kRowBytes + piece * 16, rows.of(node) + piece * 16, true);
     }
-    asm volatile("cp.async.commit_group;");
   }
 
   // Until it is there, for all threads.
   __device__ __forceinline__ void wait() const {
-    asm volatile("cp.async.wait_group 0;");
+    wait_for_copies();
     __syncthreads();
   }
 

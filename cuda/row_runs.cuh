@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "row_copies.cuh"
 #include "row_groups.cuh"
 #include "row_units.cuh"
 #include "run_geometry.h"
@@ -48,18 +49,20 @@ template <class S>
 using WarpShape = Shape<typename S::T, (S::kFeatures < kWarp * S::kVec ? S::kFeatures / kWarp : S::kVec), kWarp,
                         (S::kFeatures < kWarp * S::kVec ? 1 : S::kFeatures / (kWarp * S::kVec))>;
 
-// Rows in flight of each of kMatrices matrices: 8 of all, or what is 32 numbers a lane.
+// Rows of a group of each of kMatrices matrices: eight of all, or what is 4 KiB.
 template <class S, int kMatrices>
-constexpr int kRunRows = std::min(8, 32 / (WarpShape<S>::kVec * WarpShape<S>::kSteps)) / kMatrices;
+constexpr int kRunRows = std::min(8, 4096 / static_cast<int>(S::kFeatures * sizeof(typename S::T))) / kMatrices;
 
 // Registers of a thread: with 96, five blocks of four warps run on a multiprocessor. Scores whose src is the value too
-// need more, as do many features, and, before 9.0, all, so that hot kernels do not spill.
-template <Score score, class S>
+// need more, as do many features, and, before 9.0, all, so that hot kernels do not spill. Where a block's shared memory
+// is for 128, so are its registers.
+template <Score score, class S, bool kBackward>
 constexpr int run_registers() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   return 128;
 #else
-  return S::kFeatures > 128 || score == Score::cosine || score == Score::additive_v2 ? 128 : 96;
+  const bool is_large = S::kFeatures > 128 || (kBackward && sizeof(typename S::T) == 4);
+  return is_large || score == Score::cosine || score == Score::additive_v2 ? 128 : 96;
 #endif
 }
 
@@ -130,19 +133,21 @@ __device__ __forceinline__ RunEntry entry_of_row(const Index& others, int64_t nu
   return entry;
 }
 
-// A warp's shared memory: what lanes exchange of a batch, and kOwn rows of features that each row of the run has; then,
-// of a slice of a long row, kSums numbers for the block.
-template <class S, int kOwn, int kSums, int kInFlight>
+// A warp's shared memory: what lanes exchange of a batch; kOwn rows of features that each row of the run has; and a
+// ring of groups of rows that are gathered, each kInFlight of kMatrices matrices. While one is in use, the next ones
+// are under way. Of a slice of a long row, what the block is to have of its sums takes the ring's place.
+template <class S, int kOwn, int kMatrices, int kInFlight>
 class RunBatch {
  public:
   using W = WarpShape<S>;
   using A = typename S::A;
-  using Rows = Packed<W>[kInFlight];
+  using Copies = RowCopies<W>;
+  static constexpr int kGroupBytes = kMatrices * kInFlight * Copies::kBytes;
+  static constexpr int kDepth = 2;  // groups
 
-  // Of a warp that has runs of so many rows: blocks take less than what they get without asking (48 KiB).
+  // Of a warp that has runs of so many rows.
   __host__ __device__ static constexpr int bytes(int rows) {
-    const int own = rows * kOwnBytes, sums = (kSums * static_cast<int>(sizeof(A)) + 15) / 16 * 16;
-    return static_cast<int>(sizeof(Lanes)) + (own > sums ? own : sums);
+    return static_cast<int>(sizeof(Lanes)) + kDepth * kGroupBytes + (kOwn > 0 ? rows * kOwnBytes : 0);
   }
 
   // In the memory of the block, whose warps have runs of so many rows.
@@ -162,18 +167,56 @@ class RunBatch {
   __device__ __forceinline__ int place(int t) const { return lanes().places[t]; }
   __device__ __forceinline__ static int number(int place) { return place / kOwnBytes; }
 
+  // Starts to copy the k-th features of `count` rows of the run, the first of which is the graph's `first`.
+  template <int k>
+  __device__ __forceinline__ void copy_own(const Copies& copies, int first, int count) const {
+    copies.template start<RunPlan::kMostRows>(shared_address(own_memory()) + k * Copies::kBytes, kOwnBytes, count,
+                                              [&](int r) { return first + r; });
+  }
+
   // The lane's share of those.
   template <int k>
-  __device__ __forceinline__ Packed<W>& own(int place) const {
-    return reinterpret_cast<Packed<W>*>(area(threadIdx.x / kWarp) + place)[k * kWarp + lane()];
+  __device__ __forceinline__ Packed<W> own(int place) const {
+    return Copies::row(own_memory() + place + k * Copies::kBytes);
   }
   template <int k>
-  __device__ __forceinline__ Packed<W>& own_of_row(int row) const {
+  __device__ __forceinline__ Packed<W> own_of_row(int row) const {
     return own<k>(row * kOwnBytes);
   }
 
-  // A warp's sums of a slice; the warp itself may write them once it needs its own rows no more.
-  __device__ __forceinline__ A* sums(int warp) const { return reinterpret_cast<A*>(area(warp)); }
+  // Starts to copy the k-th rows of group g, those of entries [first, first + kInFlight) of `count`.
+  template <int k>
+  __device__ __forceinline__ void copy(int g, const Copies& copies, int first, int count) const {
+    const int* const from = lanes().nodes + first;
+    const auto start = [&](const auto& node_of) {
+      copies.template start<kInFlight>(shared_address(ring(g)) + k * kInFlight * Copies::kBytes, Copies::kBytes,
+                                       count - first, node_of);
+    };
+    if constexpr (Copies::kAtOnce == 1) {
+      int nodes[kInFlight];
+      load_numbers(nodes, from);
+      start([&](int r) { return nodes[r]; });
+    } else {
+      start([&](int r) { return from[r]; });
+    }
+  }
+
+  // The lane's share of the u-th of those.
+  template <int k>
+  __device__ __forceinline__ Packed<W> row(int g, int u) const {
+    return Copies::row(ring(g) + (k * kInFlight + u) * Copies::kBytes);
+  }
+
+  // Until group g is there, all that were committed before it, and kDepth - 1 behind it at the most.
+  __device__ __forceinline__ static void wait() {
+    wait_for_groups<kDepth - 1>();
+    __syncwarp();
+  }
+
+  // A warp's sums of a slice.
+  __device__ __forceinline__ A* sums(int warp) const {
+    return reinterpret_cast<A*>(first_ + warp * stride_ + sizeof(Lanes));
+  }
   __device__ __forceinline__ A* sums() const { return sums(threadIdx.x / kWarp); }
 
   // The numbers of entries [first, first + kInFlight) that lanes have put there.
@@ -184,14 +227,6 @@ class RunBatch {
     load_numbers(weights, lanes().weights + first);
   }
 
-  // Starts to load those entries' rows.
-  __device__ __forceinline__ void load(Rows& packed, int first, const RowReader<W>& row) const {
-    int nodes[kInFlight];
-    load_numbers(nodes, lanes().nodes + first);
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) packed[u] = row(nodes[u]);
-  }
-
  private:
   struct alignas(16) Lanes {
     int nodes[kWarp], places[kWarp];
@@ -199,13 +234,13 @@ class RunBatch {
     int2 begins[kWarp];
   };
   // Where a row has no features of its own, its place is its number.
-  static constexpr int kOwnBytes = kOwn > 0 ? kOwn * kWarp * static_cast<int>(sizeof(Packed<W>)) : 1;
+  static constexpr int kOwnBytes = kOwn > 0 ? kOwn * Copies::kBytes : 1;
 
   __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
-  __device__ __forceinline__ Lanes& lanes() const {
-    return *reinterpret_cast<Lanes*>(first_ + threadIdx.x / kWarp * stride_);
-  }
-  __device__ __forceinline__ char* area(int warp) const { return first_ + warp * stride_ + sizeof(Lanes); }
+  __device__ __forceinline__ char* memory() const { return first_ + threadIdx.x / kWarp * stride_; }
+  __device__ __forceinline__ Lanes& lanes() const { return *reinterpret_cast<Lanes*>(memory()); }
+  __device__ __forceinline__ char* ring(int g) const { return memory() + sizeof(Lanes) + g % kDepth * kGroupBytes; }
+  __device__ __forceinline__ char* own_memory() const { return memory() + sizeof(Lanes) + kDepth * kGroupBytes; }
 
   char* first_;
   int stride_;

@@ -15,7 +15,7 @@ class RunForward {
   using A = typename S::A;
   static constexpr bool kNeedsDots = score != Score::additive;
   static constexpr int kInFlight = kRunRows<S, 1>;
-  using Batch = RunBatch<S, kNeedsDots, S::kFeatures + 2, kInFlight>;
+  using Batch = RunBatch<S, kNeedsDots, 1, kInFlight>;
 
   __device__ __forceinline__ RunForward(const Typed<T>& a, const Outputs& outputs, const Batch& batch, A* slots)
       : a_(a),
@@ -23,17 +23,15 @@ class RunForward {
         dropout_(a),
         batch_(batch),
         slots_(slots),
-        src_row_(a, a.src, h_, lane_),
-        value_row_(a, a.value, h_, lane_),
+        src_rows_(a, a.src, h_),
+        value_rows_(a, a.value, h_),
         pair_(a, h_, lane_) {}
 
   __device__ __forceinline__ void run(int first, int count, RunRows rows) {
-    Packed<W> own[RunPlan::kMostRows];
-    if constexpr (kNeedsDots) load_own(own, first, count);
+    if (kNeedsDots && rows.any_left()) copy_own(first, count);
     for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) store_empty(first + __ffs(empty) - 1);
     if (!rows.any_left()) return;
     RunEntry entry = rows.next(a_.col, a_.num_src, batch_.begins());
-    if constexpr (kNeedsDots) keep_own(own, count);
 #pragma unroll 1
     while (true) {
       whole_rows(first, entry);
@@ -54,18 +52,8 @@ class RunForward {
   }
 
  private:
-  __device__ __forceinline__ void load_own(Packed<W> (&own)[RunPlan::kMostRows], int first, int count) const {
-    const RowReader<W> row(a_, a_.dst, h_, lane_);
-#pragma unroll
-    for (int r = 0; r < RunPlan::kMostRows; ++r) {
-      if (r < count) own[r] = row(first + r);
-    }
-  }
-  __device__ __forceinline__ void keep_own(const Packed<W> (&own)[RunPlan::kMostRows], int count) {
-#pragma unroll
-    for (int r = 0; r < RunPlan::kMostRows; ++r) {
-      if (r < count) batch_.template own_of_row<0>(r) = own[r];
-    }
+  __device__ __forceinline__ void copy_own(int first, int count) const {
+    batch_.template copy_own<0>({a_, a_.dst, h_}, first, count);
   }
 
   __device__ __forceinline__ void store_empty(int i) {
@@ -75,13 +63,28 @@ class RunForward {
     if (lane_ == 0) static_cast<A*>(outputs_.lse)[a_.scalar(i, h_)] = -INFINITY;
   }
 
-  // The logit of the lane's entry, of row i: -inf past the last. Leaves the first rows of values on their way.
-  __device__ __forceinline__ A logit(int i, const RunEntry& entry, typename Batch::Rows& values) {
+  // Starts to copy group g of a batch's rows: those of src first, where there are dot products, then those of values.
+  __device__ __forceinline__ void copy(int g, int count) const {
+    const int first = g * kInFlight, groups = groups_of(count),
+              of_values = first - (kNeedsDots ? groups : 0) * kInFlight;
+    if (kNeedsDots && g < groups) {
+      batch_.template copy<0>(g, src_rows_, first, count);
+    } else if (of_values < count) {
+      batch_.template copy<0>(g, value_rows_, of_values, count);
+    }
+    commit_copies();
+  }
+
+  __device__ __forceinline__ static int groups_of(int count) { return (count + kInFlight - 1) / kInFlight; }
+
+  // The logit of the lane's entry, of row i: -inf past the last. The batch's first rows are on their way then.
+  __device__ __forceinline__ A logit(int i, const RunEntry& entry) {
     const A own_term = dst_term<score>(a_, i, h_), term = src_term<score>(a_, max(entry.node, 0), h_);
     batch_.put(entry);
+#pragma unroll 1
+    for (int g = 0; g < Batch::kDepth; ++g) copy(g, entry.count);
     A dot = A(0);
     if constexpr (kNeedsDots) dot = dots(entry.count);
-    batch_.load(values, 0, value_row_);
     const A s = logit_of<score>(a_, dot, own_term, term, entry.position, h_).value;
     return lane_ >= entry.count ? -INFINITY : entry.node == kNoNode ? NAN : s;
   }
@@ -90,47 +93,50 @@ class RunForward {
   __device__ __forceinline__ A dots(int count) const {
     A dot = A(0);
 #pragma unroll 1
-    for (int first = 0; first < count; first += kInFlight) {
-      typename Batch::Rows others;
-      batch_.load(others, first, src_row_);
+    for (int g = 0; g < groups_of(count); ++g) {
       int places[kInFlight];
-      batch_.take_places(places, first);
+      batch_.take_places(places, g * kInFlight);
+      Batch::wait();
       A sums[kInFlight];
 #pragma unroll
-      for (int u = 0; u < kInFlight; ++u) sums[u] = pair_(batch_.template own<0>(places[u]), others[u]);
+      for (int u = 0; u < kInFlight; ++u) {
+        sums[u] = pair_(batch_.template own<0>(places[u]), batch_.template row<0>(g, u));
+      }
+      __syncwarp();
+      copy(g + Batch::kDepth, count);
       const A sum = transposed_sum<kWarp>(sums);
-      if (lane_ / kInFlight == first / kInFlight) dot = sum;
+      if (lane_ / kInFlight == g) dot = sum;
     }
     return dot;
   }
 
-  // Adds up weights times values, of which the first ones are on their way. Of whole rows, calls visit(row) behind the
-  // last entry of each, which `ends` says.
+  // Adds up weights times values. Of whole rows, calls visit(row) behind the last entry of each, which `ends` says.
   template <bool kWholeRows, class Visit>
-  __device__ __forceinline__ void add(Fragment<W>& sum, typename Batch::Rows& values, int count, unsigned ends,
-                                      const Visit& visit) const {
+  __device__ __forceinline__ void add(Fragment<W>& sum, int count, unsigned ends, const Visit& visit) const {
+    int g = kNeedsDots ? groups_of(count) : 0;
 #pragma unroll 1
-    for (int first = 0; first < count; first += kInFlight) {
-      if (first > 0) batch_.load(values, first, value_row_);
+    for (int first = 0; first < count; first += kInFlight, ++g) {
       A weights[kInFlight];
       batch_.take_weights(weights, first);
       const unsigned ends_here = ends >> first;
+      Batch::wait();
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
-        if (!kWholeRows && first + u >= count) break;  // else what follows goes nowhere
-        sum.add(weights[u], values[u]);
+        if (first + u >= count) break;
+        sum.add(weights[u], batch_.template row<0>(g, u));
         if (kWholeRows && (ends_here >> u & 1)) {
           visit(batch_.number(batch_.place(first + u)));
           sum.zero();
         }
       }
+      __syncwarp();
+      copy(g + Batch::kDepth, count);
     }
   }
 
   __device__ __forceinline__ void whole_rows(int first, const RunEntry& entry) {
     const int i = first + entry.row;
-    typename Batch::Rows values;
-    const A s = logit(i, entry, values);
+    const A s = logit(i, entry);
     const A m = over_run(s, entry.begin, entry.last, [](A x, A y) { return max(x, y); });
     const A p = lane_ < entry.count ? exp_difference(s, m) : A(0);
     const A sum = over_run(p, entry.begin, entry.last, [](A x, A y) { return x + y; });
@@ -141,21 +147,20 @@ class RunForward {
     total.zero();
     T* const out = a_.features(outputs_.out, first, h_) + lane_ * W::kVec;
     const int stride = a_.heads * a_.head_dim, left = a_.head_dim - lane_ * W::kVec;
-    add<true>(total, values, entry.count, entry.ends,
+    add<true>(total, entry.count, entry.ends,
               [&](int r) { total.template store<W::kSteps>(out + static_cast<int64_t>(r) * stride, 0, left, 0); });
   }
 
   // A slice of a long row, the sum of whose weights, relative to the largest logit, goes to the piece.
   __device__ __forceinline__ void slice(int i, const Range& edges, A* piece) {
-    if constexpr (kNeedsDots) batch_.template own_of_row<0>(0) = RowReader<W>(a_, a_.dst, h_, lane_)(i);
+    if (kNeedsDots && edges.size() > 0) copy_own(i, 1);
     Fragment<W> out;
     out.zero();
     A m = -INFINITY, sum = A(0);
 #pragma unroll 1
     for (int64_t first = edges.begin; first < edges.end; first += kWarp) {
       const RunEntry entry = entry_of_row(a_.col, a_.num_src, first, edges.end);
-      typename Batch::Rows values;
-      const A s = logit(i, entry, values);
+      const A s = logit(i, entry);
       const A largest = max(m, warp_max(s)), fade = exp_difference(m, largest);
       m = largest;
       const A p = exp_difference(s, m);
@@ -164,7 +169,7 @@ class RunForward {
       for (int x = 0; x < Fragment<W>::kSize; ++x) out.x[x] *= fade;
       batch_.put_weight(p * dropout_.factor(entry.position, h_));
       __syncwarp();
-      add<false>(out, values, entry.count, 0, [](int) {});
+      add<false>(out, entry.count, 0, [](int) {});
       __syncwarp();
     }
     sum = lanes_sum<kWarp>(sum);
@@ -182,12 +187,12 @@ class RunForward {
   const Batch batch_;
   A* const slots_;
   const int h_ = blockIdx.y, lane_ = threadIdx.x % kWarp;
-  const RowReader<W> src_row_, value_row_;
+  const typename Batch::Copies src_rows_, value_rows_;
   const PairScore<score, W> pair_;
 };
 
 template <Score score, class S>
-__global__ void __maxnreg__((run_registers<score, S>()))
+__global__ void __maxnreg__((run_registers<score, S, false>()))
     forward_runs_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                         const __grid_constant__ RunPlan plan, typename S::A* slots) {
   using Forward = RunForward<score, S>;
@@ -210,9 +215,11 @@ cudaError_t launch_forward_runs(const Attention& a, const Outputs& outputs, void
   auto* slots = static_cast<typename S::A*>(workspace);
   const RunPlan plan = plan_forward_runs(a);
   const int bytes = plan.warps * RunForward<score, S>::Batch::bytes(plan.rows);
-  forward_runs_kernel<score, S>
-      <<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<T>{a}, outputs, plan, slots);
-  const cudaError_t error = cudaGetLastError();
+  const auto kernel = forward_runs_kernel<score, S>;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<T>{a}, outputs, plan, slots);
+  error = cudaGetLastError();
   return error == cudaSuccess ? merge_outputs<T>(a, outputs, plan.units, slots, stream) : error;
 }
 

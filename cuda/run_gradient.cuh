@@ -19,8 +19,10 @@ class RunGradient {
   static constexpr bool kLoadsOthers = !kAdditive, kLoadsValues = !kShared || !kRows;
   static constexpr bool kHasOwn = !kAdditive, kHasOwnValue = !kShared || kRows;
   static constexpr int kOwn = kHasOwn + kHasOwnValue, kOwnValue = kHasOwn && kHasOwnValue ? 1 : 0;
-  static constexpr int kInFlight = kRunRows<S, kLoadsOthers + kLoadsValues>;
-  using Batch = RunBatch<S, kOwn, slot_width<side, score>(S::kFeatures), kInFlight>;
+  static constexpr int kMatrices = kLoadsOthers + kLoadsValues, kValues = kLoadsOthers && kLoadsValues ? 1 : 0;
+  static constexpr int kInFlight = kRunRows<S, kMatrices>;
+  using Batch = RunBatch<S, kOwn, kMatrices, kInFlight>;
+  static_assert(slot_width<side, score>(S::kFeatures) * sizeof(A) <= Batch::kDepth * Batch::kGroupBytes);
 
   __device__ __forceinline__ RunGradient(const Typed<T>& a, const Gradients& g, const Batch& batch, A* slots)
       : a_(a),
@@ -29,21 +31,28 @@ class RunGradient {
         dropout_(a),
         batch_(batch),
         slots_(slots),
-        other_row_(a, pass_.other(), h_, lane_),
-        other_value_row_(a, pass_.other_value(), h_, lane_),
+        others_(a, pass_.other(), h_),
+        other_values_(a, pass_.other_value(), h_),
         pair_(a, h_, lane_) {}
 
   __device__ __forceinline__ void run(int first, int count, RunRows rows) {
-    const RowNumbers numbers = take_rows<RunPlan::kMostRows>(first, count);
-    // Of all rows, long ones too, and here alone: slices add delta up in another order.
-    if (kRows && lane_ < count) static_cast<A*>(g_.delta)[a_.scalar(first + lane_, h_)] = numbers.delta;
+    const OwnRows<RunPlan::kMostRows> own_rows = start_rows<RunPlan::kMostRows>(first, count);
     for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) {
       store(first + __ffs(empty) - 1, Sums{});
       if (kAdditive && lane_ == 0) static_cast<A*>(pass_.grad())[a_.scalar(first + __ffs(empty) - 1, h_)] = A(0);
     }
+    const bool has_entries = rows.any_left();
+    RunEntry entry{};
+    if (has_entries) {
+      entry = rows.next(pass_.others(), pass_.num_others(), batch_.begins());
+      start(entry);
+    }
+    const RowNumbers numbers = take_rows(own_rows, count, has_entries);
+    // Of all rows, long ones too, and here alone: slices add delta up in another order.
+    if (kRows && lane_ < count) static_cast<A*>(g_.delta)[a_.scalar(first + lane_, h_)] = numbers.delta;
+    if (!has_entries) return;
 #pragma unroll 1
-    while (rows.any_left()) {
-      const RunEntry entry = rows.next(pass_.others(), pass_.num_others(), batch_.begins());
+    while (true) {
       const RowNumbers own{__shfl_sync(kAllLanes, numbers.lse, entry.row),
                            __shfl_sync(kAllLanes, numbers.delta, entry.row)};
       Sums sums{};
@@ -52,7 +61,10 @@ class RunGradient {
         number = over_run(number, entry.begin, entry.last, [](A x, A y) { return x + y; });
         if (lane_ == entry.last) static_cast<A*>(pass_.grad())[a_.scalar(first + entry.row, h_)] = number;
       }
+      if (!rows.any_left()) return;
       __syncwarp();
+      entry = rows.next(pass_.others(), pass_.num_others(), batch_.begins());
+      start(entry);
     }
   }
 
@@ -88,40 +100,74 @@ class RunGradient {
     Fragment<W> grad{}, grad_value{};
   };
 
-  // Reads the features of `count` rows, and makes their delta; lane r gets the numbers of the r-th, of rows alone.
+  // Of a warp's rows: what makes their delta, and the lane's numbers, before they are there.
   template <int kMost>
-  __device__ __forceinline__ RowNumbers take_rows(int first, int count) {
-    const RowReader<W> own(a_, pass_.own(), h_, lane_), own_value(a_, pass_.own_value(), h_, lane_);
-    const RowReader<W> out(a_, g_.out, h_, lane_);
-    RowNumbers numbers{};
-    A deltas[kMost] = {};
-    Packed<W> rows[kMost][3];
+  struct OwnRows {
+    Packed<W> out[kRows ? kMost : 1];
+    RowNumbers numbers;
+  };
+
+  // Starts to read `count` rows.
+  template <int kMost>
+  __device__ __forceinline__ OwnRows<kMost> start_rows(int first, int count) const {
+    if constexpr (kHasOwn) batch_.template copy_own<0>({a_, pass_.own(), h_}, first, count);
+    if constexpr (kHasOwnValue) batch_.template copy_own<kOwnValue>({a_, pass_.own_value(), h_}, first, count);
+    commit_copies();
+    OwnRows<kMost> rows{};
+    if constexpr (kRows) {
+      const RowReader<W> out(a_, g_.out, h_, lane_);
 #pragma unroll
-    for (int r = 0; r < kMost; ++r) {
-      if (r >= count) continue;
-      if constexpr (kHasOwn) rows[r][0] = own(first + r);
-      if constexpr (kHasOwnValue) rows[r][1] = own_value(first + r);
-      if constexpr (kRows) rows[r][2] = out(first + r);
+      for (int r = 0; r < kMost; ++r) {
+        if (r < count) rows.out[r] = out(first + r);
+      }
+      if (lane_ < count) {
+        const int64_t t = a_.scalar(first + lane_, h_);
+        rows.numbers.lse = a_.at(g_.lse, t);
+        if (g_.grad_lse) rows.numbers.delta = -a_.at(g_.grad_lse, t);
+      }
     }
-    A grad_lse = A(0);
-    if (kRows && lane_ < count) {
-      const int64_t t = a_.scalar(first + lane_, h_);
-      numbers.lse = a_.at(g_.lse, t);
-      if (g_.grad_lse) grad_lse = a_.at(g_.grad_lse, t);
+    return rows;
+  }
+
+  // Lane r's numbers of the r-th, of rows alone. has_entries: whether a batch has been started since.
+  template <int kMost>
+  __device__ __forceinline__ RowNumbers take_rows(const OwnRows<kMost>& rows, int count, bool has_entries) const {
+    if (has_entries) {
+      wait_for_groups<Batch::kDepth>();
+    } else {
+      wait_for_copies();
     }
+    __syncwarp();
+    RowNumbers numbers = rows.numbers;
+    if constexpr (kRows) {
+      A deltas[kMost] = {};
 #pragma unroll
-    for (int r = 0; r < kMost; ++r) {
-      if (r >= count) continue;
-      if constexpr (kHasOwn) batch_.template own_of_row<0>(r) = rows[r][0];
-      if constexpr (kHasOwnValue) batch_.template own_of_row<kOwnValue>(r) = rows[r][1];
-      if constexpr (kRows) deltas[r] = rows[r][1].dot(rows[r][2]);
+      for (int r = 0; r < kMost; ++r) {
+        if (r < count) deltas[r] = batch_.template own_of_row<kOwnValue>(r).dot(rows.out[r]);
+      }
+      numbers.delta += transposed_sum<kWarp>(deltas);
     }
-    if constexpr (kRows) numbers.delta = transposed_sum<kWarp>(deltas) - grad_lse;
     return numbers;
   }
 
-  // Adds a batch's entries to the sums; of whole rows, calls flush(r) behind the last entry of each. Returns the
-  // gradient of the lane's sum of terms (additive).
+  // Starts to copy the first groups of what a batch gathers.
+  __device__ __forceinline__ void start(const RunEntry& entry) const {
+    batch_.put(entry);
+#pragma unroll 1
+    for (int g = 0; g < Batch::kDepth; ++g) copy(g, entry.count);
+  }
+
+  __device__ __forceinline__ void copy(int g, int count) const {
+    const int first = g * kInFlight;
+    if (first < count) {
+      if constexpr (kLoadsOthers) batch_.template copy<0>(g, others_, first, count);
+      if constexpr (kLoadsValues) batch_.template copy<kValues>(g, other_values_, first, count);
+    }
+    commit_copies();
+  }
+
+  // Adds the entries of a batch that was started to the sums; of whole rows, calls flush(r) behind the last entry of
+  // each. Returns the gradient of the lane's sum of terms (additive).
   template <bool kWholeRows, class Flush>
   __device__ __forceinline__ A batch(int n, const RunEntry& entry, RowNumbers own, Sums& sums, const Flush& flush) {
     const int node = max(entry.node, 0);
@@ -132,22 +178,25 @@ class RunGradient {
     if constexpr (!kRows) own = {a_.at(g_.lse, a_.scalar(node, h_)), a_.at(g_.delta, a_.scalar(node, h_))};
     const A keep = dropout_.factor(position, h_);
     const A other_scale = score == Score::cosine ? A(a_.at(pass_.other_scale(), a_.scalar(node, h_))) : A(1);
-    batch_.put(entry);
     A number = A(0);
 #pragma unroll 1
-    for (int first = 0; first < entry.count; first += kInFlight) {
-      typename Batch::Rows others, values;
-      if constexpr (kLoadsOthers) batch_.load(others, first, other_row_);
-      if constexpr (kLoadsValues) batch_.load(values, first, other_value_row_);
+    for (int g = 0; g * kInFlight < entry.count; ++g) {
+      const int first = g * kInFlight;
       int places[kInFlight];
       batch_.take_places(places, first);
+      Batch::wait();
+      Packed<W> others[kInFlight], values[kInFlight];
       A dots[kInFlight], dps[kInFlight];
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
+        if constexpr (kLoadsOthers) others[u] = batch_.template row<0>(g, u);
+        if constexpr (kLoadsValues) values[u] = batch_.template row<kValues>(g, u);
         if constexpr (kHasOwn) dots[u] = pair_(batch_.template own<0>(places[u]), others[u]);
         const auto& value = kLoadsValues ? values[u] : others[u];
         dps[u] = batch_.template own<kOwnValue>(places[u]).dot(value);
       }
+      __syncwarp();
+      copy(g + Batch::kDepth, entry.count);
       A dot = A(0);
       if constexpr (kHasOwn) dot = transposed_sum<kWarp>(dots);
       const A dp = transposed_sum<kWarp>(dps);
@@ -165,7 +214,7 @@ class RunGradient {
       const unsigned ends_here = entry.ends >> first;
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
-        if (!kWholeRows && first + u >= entry.count) break;  // else what follows goes nowhere
+        if (first + u >= entry.count) break;
         if constexpr (!kRows) sums.grad_value.add(__shfl_sync(kAllLanes, weight, first + u), values[u]);
         if constexpr (!kAdditive) {
           const A row_operand = __shfl_sync(kAllLanes, operand, first + u);
@@ -201,17 +250,25 @@ class RunGradient {
 
   // Leaves what a slice of a long row adds to its sums, as a piece has it.
   __device__ __forceinline__ void slice(int n, const Range& entries, A* piece) {
-    RowNumbers own = take_rows<1>(n, 1);
-    own = {__shfl_sync(kAllLanes, own.lse, 0), __shfl_sync(kAllLanes, own.delta, 0)};
     Sums sums{};
     A number = A(0);
+    if (entries.size() > 0) {
+      const OwnRows<1> own_rows = start_rows<1>(n, 1);
+      RunEntry entry = entry_of_row(pass_.others(), pass_.num_others(), entries.begin, entries.end);
+      start(entry);
+      const RowNumbers numbers = take_rows(own_rows, 1, true);
+      const RowNumbers own{__shfl_sync(kAllLanes, numbers.lse, 0), __shfl_sync(kAllLanes, numbers.delta, 0)};
+      int64_t first = entries.begin;
 #pragma unroll 1
-    for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
-      const RunEntry entry = entry_of_row(pass_.others(), pass_.num_others(), first, entries.end);
-      number += batch<false>(n, entry, own, sums, [](int) {});
-      __syncwarp();
+      while (true) {
+        number += batch<false>(n, entry, own, sums, [](int) {});
+        __syncwarp();
+        first += kWarp;
+        if (first >= entries.end) break;
+        entry = entry_of_row(pass_.others(), pass_.num_others(), first, entries.end);
+        start(entry);
+      }
     }
-    __syncwarp();  // where there was no entry
     if constexpr (kAdditive) {
       number = lanes_sum<kWarp>(number);
       if (lane_ == 0) *piece = number;
@@ -228,12 +285,12 @@ class RunGradient {
   const Batch batch_;
   A* const slots_;
   const int h_ = blockIdx.y, lane_ = threadIdx.x % kWarp;
-  const RowReader<W> other_row_, other_value_row_;
+  const typename Batch::Copies others_, other_values_;
   const PairScore<score, W> pair_;
 };
 
 template <Side side, Score score, class S>
-__global__ void __maxnreg__((run_registers<score, S>()))
+__global__ void __maxnreg__((run_registers<score, S, true>()))
     gradient_runs_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                          const __grid_constant__ RunPlan plan, typename S::A* slots) {
   using Gradient = RunGradient<side, score, S>;
@@ -268,9 +325,11 @@ cudaError_t launch_gradient_runs(const Attention& a, const Gradients& g, void* w
   auto* slots = static_cast<A*>(workspace);
   const RunPlan plan = plan_gradient_runs<side, score>(a);
   const int bytes = plan.warps * RunGradient<side, score, S>::Batch::bytes(plan.rows);
-  gradient_runs_kernel<side, score, S>
-      <<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<typename S::T>{a}, g, plan, slots);
-  const cudaError_t error = cudaGetLastError();
+  const auto kernel = gradient_runs_kernel<side, score, S>;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<typename S::T>{a}, g, plan, slots);
+  error = cudaGetLastError();
   return error == cudaSuccess ? merge_gradients<side, score, S>(a, g, plan.units, slots, stream) : error;
 }
 

@@ -8,6 +8,7 @@
 // is allowed, which has as many bits as a half, there are high parts alone.
 #pragma once
 
+#include "async_copy.cuh"
 #include "logit.cuh"
 #include "mma.cuh"
 #include "tile_geometry.h"
@@ -71,10 +72,6 @@ constexpr int kHighBits = 14, kLowBits = 11;  // of a row's largest number; what
 constexpr float kUp = 1 << kLowBits, kDown = 1 / kUp;
 
 // ---- matrices in shared memory
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 constexpr int kMatrixAlignment = 8 * warpgroup::kPanelBytes;  // rows of a panel are swizzled by eights
 

@@ -5,13 +5,6 @@
 
 namespace dfgnn::cuda::tile {
 
-// Where not valid, zeros instead.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
 // Rows of features of a block's heads, the first being h, as it copies them to shared memory: a thread takes 16 bytes
 // of every kAtOnce-th row.
 template <class S>
