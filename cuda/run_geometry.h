@@ -5,9 +5,12 @@
 
 namespace dfgnn::cuda {
 
-// So few edges that what a kernel takes is latencies, in rows so short that warps take several.
-constexpr bool has_runs(int64_t num_rows, int64_t num_edges) {
-  return num_edges <= int64_t{1} << 18 && num_edges < 12 * num_rows;
+// Rows so short that warps take several, of so few edges that what a kernel takes is latencies, or, of more, of such
+// unequal lengths, by the longest of all (-1 where it is not known), that groups of lanes would wait for each other.
+constexpr bool has_runs(int64_t num_rows, int64_t num_edges, int64_t max_degree) {
+  constexpr int64_t kFew = int64_t{1} << 18, kMost = int64_t{1} << 26;
+  const bool is_unequal = num_edges >= 3 * num_rows && max_degree * num_rows >= 6 * num_edges;
+  return num_edges < 12 * num_rows && (num_edges <= kFew || (num_edges <= kMost && is_unequal));
 }
 
 // Heads of 16-byte vectors that a warp has no room beside, and has room for in registers.

@@ -315,7 +315,7 @@ size_t gradient_runs_workspace(const Attention& a) {
 
 template <Side side, class S>
 bool gradients_go_by_runs(const Attention& a) {
-  return kHasRuns<S> && has_runs(side == Side::rows ? a.num_dst : a.num_src, a.num_edges);
+  return kHasRuns<S> && has_runs(side == Side::rows ? a.num_dst : a.num_src, a.num_edges, a.max_degree);
 }
 
 template <Side side, Score score, class S>

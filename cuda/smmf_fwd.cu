@@ -318,7 +318,7 @@ bool goes_by_blocks(const Attention& a) {
 // The same of short rows and wide heads.
 template <class S>
 bool goes_by_runs(const Attention& a) {
-  return kHasRuns<S> && has_runs(a.num_dst, a.num_edges);
+  return kHasRuns<S> && has_runs(a.num_dst, a.num_edges, a.max_degree);
 }
 
 }  // namespace

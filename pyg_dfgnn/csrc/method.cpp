@@ -59,9 +59,10 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // dot products where memory is what counts. Where rows are long by rows_are_long(), pmf's passes gather the rows of one
 // matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like;
 // bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
-// lanes, in smmf only. So do runs of short rows where edges are few (run_geometry.h; Pubmed-like, float32, with the
-// forward pass 128 to 113 µs in CUDA graphs); of fewer rows pmf's backward pass is the faster one in float32 (Cora- and
-// Citeseer-like 38 and 38 instead of 40 and 40 µs, additive scores 25 and 26 instead of 27 and 30).
+// lanes, in smmf only. So do runs of short rows where edges are few, or of unequal lengths (run_geometry.h;
+// Pubmed-like, float32, with the forward pass 128 to 95 µs in CUDA graphs); of fewer rows pmf's backward pass is the
+// faster one in float32 (Cora- and Citeseer-like 38 and 38 instead of 40 and 40 µs, additive scores 25 and 26 instead
+// of 27 and 30).
 constexpr int64_t kLongRow = 16;  // edges, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kRunRows = 1 << 13;
@@ -171,8 +172,8 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kLongRow * rows;
   const int64_t fewest = std::min(rows, attention.num_src());
-  const bool by_runs =
-      fewest >= kRunRows && cuda::has_runs(fewest, edges) && cuda::runs_take_heads(bytes, attention.head_dim());
+  const bool by_runs = fewest >= kRunRows && cuda::has_runs(fewest, edges, attention.max_degree) &&
+                       cuda::runs_take_heads(bytes, attention.head_dim());
   return is_near && bytes != 2 && !short_rows && !by_runs;
 }
 

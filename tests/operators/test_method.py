@@ -141,6 +141,7 @@ def test_long_rows(log, other, expected):
 LONG = {"num_edges": 1 << 20, "num_rows": 1 << 15}  # 32 edges a row, where 64 are very long
 HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
 RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "num_src": 1 << 13, "head_dim": 128}
+UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges": 33 << 13}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,9 @@ RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "num_src": 1 << 13, "h
         (RUNS | {"head_dim": 32}, "pmf"),
         (RUNS | {"head_dim": 260}, "pmf"),
         (RUNS | {"dtype": "float64"}, "pmf"),
+        (UNEQUAL | {"max_degree": 66}, "smmf"),  # more edges, in rows of unequal lengths
+        (UNEQUAL | {"max_degree": 65}, "pmf"),
+        (UNEQUAL | {"max_degree": -1}, "pmf"),
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 256}, "pmf"),  # many features
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),

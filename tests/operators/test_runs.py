@@ -1,5 +1,6 @@
-"""Graphs of few edges with wide heads, whose rows go to CUDA's warps by runs (cuda/row_runs.cuh):
-rows and columns of every length around a batch, a shared row and a piece, empty ones between."""
+"""Graphs of few edges with wide heads, whose rows go to CUDA's warps by runs (cuda/row_runs.cuh), and
+of more in rows of unequal lengths: rows and columns of every length around a batch, a shared row and
+a piece, empty ones between."""
 
 import graphs
 import pytest
@@ -92,6 +93,19 @@ def test_any_max_degree(score, max_degree, cuda):
     """Whether there can be pieces; a wrong one changes no result."""
     graph = mixed_rows(NUM_ROWS[2], cuda)
     operands = make_operands(score, graph, 1, 64)
+    hints = {"max_degree": max_degree}
+    check_forward("attention_smmf", score, graph, operands, hints=hints)
+    check_backward("attention_smmf", score, graph, operands, hints=hints)
+
+
+@pytest.mark.parametrize("max_degree", [-1, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_many_edges(score, dtype, max_degree, cuda):
+    """More than 2^18, which go by runs where the longest row is known to be longer than most."""
+    graph = mixed_rows(70000, cuda)
+    assert graph.num_edges > 1 << 18
+    operands = make_operands(score, graph, 1, 128, dtype, edge_terms=True)
     hints = {"max_degree": max_degree}
     check_forward("attention_smmf", score, graph, operands, hints=hints)
     check_backward("attention_smmf", score, graph, operands, hints=hints)
