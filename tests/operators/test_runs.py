@@ -1,6 +1,6 @@
-"""Graphs of few edges with wide heads, whose rows go to CUDA's warps by runs (cuda/row_runs.cuh), and
-of more in rows of unequal lengths: rows and columns of every length around a batch, a shared row and
-a piece, empty ones between."""
+"""Graphs of few edges with wide heads, whose rows go to CUDA's warps by runs (cuda/row_runs.cuh),
+and of more in rows of unequal lengths: rows and columns of every length around a batch, a shared
+row and a piece, empty ones between."""
 
 import graphs
 import pytest
