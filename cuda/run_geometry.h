@@ -9,8 +9,9 @@ namespace dfgnn::cuda {
 // unequal lengths, by the longest of all (-1 where it is not known), that groups of lanes would wait for each other.
 constexpr bool has_runs(int64_t num_rows, int64_t num_edges, int64_t max_degree) {
   constexpr int64_t kFew = int64_t{1} << 18, kMost = int64_t{1} << 26;
-  const bool is_unequal = num_edges >= 3 * num_rows && max_degree * num_rows >= 6 * num_edges;
-  return num_edges < 12 * num_rows && (num_edges <= kFew || (num_edges <= kMost && is_unequal));
+  if (num_edges <= kFew) return num_edges < 12 * num_rows;
+  const bool is_unequal = max_degree * num_rows >= 6 * num_edges;
+  return num_edges <= kMost && is_unequal && num_edges >= 3 * num_rows && num_edges < 16 * num_rows;
 }
 
 // Heads of 16-byte vectors that a warp has no room beside, and has room for in registers.

@@ -171,6 +171,8 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (UNEQUAL | {"max_degree": 66}, "smmf"),  # more edges, in rows of unequal lengths
         (UNEQUAL | {"max_degree": 65}, "pmf"),
         (UNEQUAL | {"max_degree": -1}, "pmf"),
+        (UNEQUAL | {"num_edges": (48 << 13) - 1}, "smmf"),
+        (UNEQUAL | {"num_edges": 48 << 13}, "pmf"),  # 16 edges a row
         (HALF, "pmf"),  # on tensor cores
         (HALF | {"head_dim": 256}, "pmf"),  # many features
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),
