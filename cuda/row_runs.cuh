@@ -25,11 +25,12 @@ struct RunPlan {
 // Blocks of few warps, each of which holds up no more than these with its longest row; of few rows, for which there are
 // multiprocessors enough, twice as many, which share long rows, and all rows at a time. A slot of a piece has
 // `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
-inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest) {
+inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest, int head_dim) {
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;
   RunPlan plan{};
   plan.warps = num_rows < kManyRows ? 8 : 4;
-  plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? 2 : RunPlan::kMostRows;
+  const int few = head_dim > 128 ? 1 : 2;  // so that a block needs less than 99 KiB, which any device has
+  plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? few : RunPlan::kMostRows;
   int64_t& segment = plan.units.segment;
   segment = kLeast;
   while (segment < num_entries && 2 * ((num_entries + segment - 1) / segment) * numbers * 4 > kSlotBytes) segment *= 2;
