@@ -10,8 +10,8 @@ namespace dfgnn::cuda {
 constexpr bool has_runs(int64_t num_rows, int64_t num_edges, int64_t max_degree) {
   constexpr int64_t kFew = int64_t{1} << 18, kMost = int64_t{1} << 26;
   if (num_edges <= kFew) return num_edges < 12 * num_rows;
-  const bool is_unequal = max_degree * num_rows >= 6 * num_edges;
-  return num_edges <= kMost && is_unequal && num_edges >= 3 * num_rows && num_edges < 16 * num_rows;
+  const bool is_short = num_edges <= kMost && num_edges >= 3 * num_rows && num_edges < 16 * num_rows;
+  return is_short && max_degree >= (6 * num_edges + num_rows - 1) / num_rows;  // callers may say any max_degree
 }
 
 // Heads of 16-byte vectors that a warp has no room beside, and has room for in registers.

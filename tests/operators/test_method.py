@@ -169,6 +169,7 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (RUNS | {"head_dim": 260}, "pmf"),
         (RUNS | {"dtype": "float64"}, "pmf"),
         (UNEQUAL | {"max_degree": 66}, "smmf"),  # more edges, in rows of unequal lengths
+        (UNEQUAL | {"max_degree": 1 << 62}, "smmf"),
         (UNEQUAL | {"max_degree": 65}, "pmf"),
         (UNEQUAL | {"max_degree": -1}, "pmf"),
         (UNEQUAL | {"num_edges": (48 << 13) - 1}, "smmf"),
