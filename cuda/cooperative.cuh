@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "device.h"
+
 namespace dfgnn::cuda {
 
 constexpr int kGridThreads = 256;  // of a block
@@ -88,9 +90,7 @@ cudaError_t max_grid(void (*kernel)(Parameters...), int shared_bytes, int64_t& b
   const auto [found, is_new] = known.try_emplace({reinterpret_cast<const void*>(kernel), device}, 0);
   if (is_new) {
     error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (error == cudaSuccess) {
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    }
+    if (error == cudaSuccess) error = allow_shared_memory(kernel, shared_bytes);
     if (error == cudaSuccess) {
       error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, kernel, kGridThreads, shared_bytes);
     }

@@ -1,8 +1,10 @@
-// Adds up what the pieces of long rows left in their slots (row_units.cuh).
+// Adds up what the pieces of long rows left in their slots (row_units.cuh), as soon as the kernel before has: it is
+// there by then, waiting (dependent.cuh).
 #pragma once
 
 #include <algorithm>
 
+#include "dependent.cuh"
 #include "row_units.cuh"
 
 namespace dfgnn::cuda {
@@ -43,8 +45,9 @@ class MergedRow {
     A sums[Plan::kWarps][Plan::kFeatures], states[Plan::kWarps][2];
   };
 
-  __device__ __forceinline__ MergedRow(const Merge<T>& m, Shared& shared, int64_t row)
-      : m_(m), shared_(shared), row_(row) {
+  // slots: those of m, which are written.
+  __device__ __forceinline__ MergedRow(const Merge<T>& m, const void* slots, Shared& shared, int64_t row)
+      : m_(m), slots_(static_cast<const A*>(slots)), shared_(shared), row_(row) {
     const Range entries = row_range(m.ptr, row, m.num_entries);
     first_ = entries.begin;
     begin_ = entries.begin / m.units.segment;
@@ -58,7 +61,7 @@ class MergedRow {
     int offset = 0;  // in the slot
     if (m_.number) {
       A x = A(0);
-      for (int64_t s = begin_ + lane(); s < end_; s += kWarp) x += slot(s, h)[0];
+      for (int64_t s = begin_ + lane(); s < end_; s += kWarp) x += number(s, h, 0);
       x = lanes_sum<kWarp>(x);
       if (threadIdx.x == 0) m_.number[row_ * m_.heads + h] = x;
       offset = 1;
@@ -77,14 +80,15 @@ class MergedRow {
   // What the row's piece in segment s left.
   __device__ __forceinline__ const A* slot(int64_t s, int h) const {
     const int64_t slot = 2 * s + (first_ > s * m_.units.segment);
-    return m_.slots + (slot * m_.heads + h) * m_.width;
+    return slots_ + (slot * m_.heads + h) * m_.width;
   }
+  __device__ __forceinline__ A number(int64_t s, int h, int i) const { return __ldcg(slot(s, h) + i); }
 
   // The softmax's maximum and, returned, what its weighted sums are to be multiplied by.
   __device__ __forceinline__ A merge_states(int h, A& row_max) const {
     A largest = -INFINITY, sum = A(0);
     for (int64_t s = begin_ + threadIdx.x; s < end_; s += Plan::kThreads) {
-      largest = max(largest, slot(s, h)[m_.features]);
+      largest = max(largest, number(s, h, m_.features));
     }
     largest = warp_max(largest);
     if (lane() == 0) shared_.states[warp()][0] = largest;
@@ -92,7 +96,7 @@ class MergedRow {
     row_max = shared_.states[0][0];
     for (int w = 1; w < Plan::kWarps; ++w) row_max = max(row_max, shared_.states[w][0]);
     for (int64_t s = begin_ + threadIdx.x; s < end_; s += Plan::kThreads) {
-      sum += exp_difference(slot(s, h)[m_.features], row_max) * slot(s, h)[m_.features + 1];
+      sum += exp_difference(number(s, h, m_.features), row_max) * number(s, h, m_.features + 1);
     }
     sum = lanes_sum<kWarp>(sum);
     if (lane() == 0) shared_.states[warp()][1] = sum;
@@ -113,9 +117,11 @@ class MergedRow {
 #pragma unroll
       for (int t = 0; t < kAtOnce; ++t) {  // past the end, the last again
         const A* from = slot(min(first + t * kWarps, end_ - 1), h);
-        m[t] = m_.lse ? from[m_.features] : A(0);
+        m[t] = m_.lse ? __ldcg(from + m_.features) : A(0);
 #pragma unroll
-        for (int v = 0; v < kVec; ++v) numbers[t][v] = from[offset + min(f + v * kWarp + lane(), m_.features - 1)];
+        for (int v = 0; v < kVec; ++v) {
+          numbers[t][v] = __ldcg(from + offset + min(f + v * kWarp + lane(), m_.features - 1));
+        }
       }
 #pragma unroll
       for (int t = 0; t < kAtOnce; ++t) {
@@ -138,6 +144,7 @@ class MergedRow {
   }
 
   const Merge<T>& m_;
+  const A* const slots_;
   Shared& shared_;
   const int64_t row_;
   int64_t first_, begin_, end_;  // its first entry; segments
@@ -153,11 +160,13 @@ __global__ void __launch_bounds__(MergePlan::kThreads, 2)
       threadIdx.x < plan.rows && mine < m.num_rows && row_range(m.ptr, mine, m.num_entries).size() > m.units.segment;
   const uint32_t ballot = __ballot_sync(kAllLanes, is_long);
   if (threadIdx.x % kWarp == 0) long_rows[threadIdx.x / kWarp] = ballot;
-  if (!__syncthreads_or(is_long)) return;
+  const bool has_long_rows = __syncthreads_or(is_long);
+  const void* slots = when_written(m.slots);  // all blocks wait, so that the kernel before has ended when this one has
+  if (!has_long_rows) return;
 
   for (int group = 0; group < plan.rows / kWarp; ++group) {
     for (uint32_t left = long_rows[group]; left != 0; left &= left - 1) {
-      const MergedRow<T> row(m, shared, first + group * kWarp + __ffs(left) - 1);
+      const MergedRow<T> row(m, slots, shared, first + group * kWarp + __ffs(left) - 1);
       for (int h = blockIdx.y; h < m.heads; h += gridDim.y) row.merge(h);
     }
   }
@@ -169,8 +178,7 @@ cudaError_t launch_merge(const Merge<T>& m, cudaStream_t stream) {
   const MergePlan plan(m.num_rows);
   const auto blocks = static_cast<unsigned>((m.num_rows + plan.rows - 1) / plan.rows);
   const unsigned heads = std::min(std::max(MergePlan::kBlocks / blocks, 1u), static_cast<unsigned>(m.heads));
-  merge_kernel<T><<<dim3(blocks, heads), MergePlan::kThreads, 0, stream>>>(m, plan);
-  return cudaGetLastError();
+  return launch_dependent(merge_kernel<T>, dim3(blocks, heads), MergePlan::kThreads, 0, stream, m, plan);
 }
 
 }  // namespace dfgnn::cuda

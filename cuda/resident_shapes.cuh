@@ -104,9 +104,7 @@ cudaError_t launch_resident(Kernel kernel, const Attention& a, cudaStream_t stre
   constexpr int kBytes = static_cast<int>(bytes_of_block(S::kBlocks));
   int multiprocessors = 0;
   cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  }
+  if (error == cudaSuccess) error = allow_shared_memory(kernel, kBytes);
   if (error != cudaSuccess) return error;
   // As many as there are tiles of half that size, so that which multiprocessor has room takes the next; and where they
   // are smaller, blocks take several.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "device.h"
 #include "row_copies.cuh"
 #include "row_groups.cuh"
 #include "row_units.cuh"

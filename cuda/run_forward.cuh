@@ -216,7 +216,7 @@ cudaError_t launch_forward_runs(const Attention& a, const Outputs& outputs, void
   const RunPlan plan = plan_forward_runs(a);
   const int bytes = plan.warps * RunForward<score, S>::Batch::bytes(plan.rows);
   const auto kernel = forward_runs_kernel<score, S>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
   kernel<<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<T>{a}, outputs, plan, slots);
   error = cudaGetLastError();

@@ -1,5 +1,6 @@
 // SMMF's gradients by rows or by columns of a graph of few edges, by runs of rows (row_runs.cuh): the rows that an
-// entry needs are gathered once, and go into its dot products and the sums while they are in registers.
+// entry needs are gathered once, and go into its dot products and the sums while they are in registers. The columns
+// begin while the last rows are at work, and wait for delta (dependent.cuh).
 #pragma once
 
 #include "gradient_pass.cuh"
@@ -175,7 +176,10 @@ class RunGradient {
     if (!kRows && (dropout_.active() || a_.bias || a_.a_edge)) {
       position = clamp_to(a_.perm[position], a_.num_edges - 1);
     }
-    if constexpr (!kRows) own = {a_.at(g_.lse, a_.scalar(node, h_)), a_.at(g_.delta, a_.scalar(node, h_))};
+    if constexpr (!kRows) {
+      const int64_t t = a_.scalar(node, h_);
+      own = {a_.at(g_.lse, t), __ldcg(static_cast<const A*>(when_written(g_.delta)) + t)};
+    }
     const A keep = dropout_.factor(position, h_);
     const A other_scale = score == Score::cosine ? A(a_.at(pass_.other_scale(), a_.scalar(node, h_))) : A(1);
     A number = A(0);
@@ -295,9 +299,11 @@ __global__ void __maxnreg__((run_registers<score, S, true>()))
                          const __grid_constant__ RunPlan plan, typename S::A* slots) {
   using Gradient = RunGradient<side, score, S>;
   extern __shared__ uint4 memory[];
+  let_next_begin();
   const Pass<side> pass{a, g};
   Gradient gradient(a, g, typename Gradient::Batch(memory, plan.rows), slots);
   for_runs(pass.ptr(), pass.num_own(), a.num_edges, plan, gradient);
+  if (side == Side::columns) when_written(g.delta);  // those without entries, too, so that rows have ended
 }
 
 template <Side side, Score score>
@@ -326,10 +332,17 @@ cudaError_t launch_gradient_runs(const Attention& a, const Gradients& g, void* w
   const RunPlan plan = plan_gradient_runs<side, score>(a);
   const int bytes = plan.warps * RunGradient<side, score, S>::Batch::bytes(plan.rows);
   const auto kernel = gradient_runs_kernel<side, score, S>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
-  kernel<<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<typename S::T>{a}, g, plan, slots);
-  error = cudaGetLastError();
+  const dim3 grid(plan.blocks, a.heads);
+  const int threads = plan.warps * kWarp;
+  const Typed<typename S::T> typed{a};
+  if constexpr (side == Side::columns) {
+    error = launch_dependent(kernel, grid, threads, bytes, stream, typed, g, plan, slots);
+  } else {
+    kernel<<<grid, threads, bytes, stream>>>(typed, g, plan, slots);
+    error = cudaGetLastError();
+  }
   return error == cudaSuccess ? merge_gradients<side, score, S>(a, g, plan.units, slots, stream) : error;
 }
 
