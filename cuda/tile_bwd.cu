@@ -92,6 +92,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
       if (joins) start_product_nt<S>(dp, grads, grad_factors, values, k);
+      if (kHasKeys<score> && !chunks.kIsDouble) finish<S>(dp);
       const Chunk<S> keys = kHasKeys<score> ? chunks.second() : values;
       if (joins) {
         if (kNeedsDots) start_product_nt<S>(s, queries, query_factors, keys, k);
@@ -166,11 +167,12 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
 }
 
 // The same of columns.
-template <Score score, class S, bool kPositions>
+template <Score score, class S, bool kPositions, Sums kSums>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g,
                                                BackwardTurns<S, false, kPositions>& turn, int h,
-                                               BackwardStages<score, S, false>& stages) {
+                                               BackwardStages<score, S, false, kSums>& stages) {
   constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
+  constexpr bool kOfSrc = kSums != Sums::of_value, kOfValue = kSums != Sums::of_src, kSumsSrc = kNeedsDots && kOfSrc;
   using Side = Terms<false>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
@@ -184,7 +186,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   });
   wait_for_copies();
   float norm[S::kHeads][2] = {};
-  if (!kCosine) Rows<S>::prepare(values);  // else they are the keys
+  if (!kCosine && kOfSrc) Rows<S>::prepare(values);  // else they are the keys
   prepare_window<score, S>(keys, norms, a.eps, norm);
   if constexpr (kCosine) {
     for_heads<S>(a.heads, h, [&](int k) {
@@ -222,7 +224,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
     for_heads<S>(a.heads, h, [&](int k) {
       Logits p = {}, s = {};
-      if (joins) start_product_nt<S>(p, values, value_factors, grads, k);  // here p is dp
+      if (joins && kOfSrc) start_product_nt<S>(p, values, value_factors, grads, k);  // here p is dp
       const Chunk<S> queries = kNeedsDots ? chunks.second() : grads;
       if (joins) {
         if (kNeedsDots) start_product_nt<S>(s, keys, key_factors, queries, k);
@@ -247,18 +249,23 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
                                                   kPositions ? kept.factor(v, j, c) : 1);
             s[j][2 * v + c] = score == Score::cosine ? d.operand * row.term : d.operand;
             p[j][2 * v + c] = d.weight;
-            grad_scalar[k][v] += d.operand;
+            if (kOfSrc) grad_scalar[k][v] += d.operand;
           }
         }
-        value_weights.set(p, grad_value[k], grads);
+        if (kOfValue) value_weights.set(p, grad_value[k], grads);
       }
-      if (joins) start_product_nn<S>(grad_value[k], value_weights, grads, k);
+      if (joins && kOfValue) start_product_nn<S>(grad_value[k], value_weights, grads, k);
+      if constexpr (kSums == Sums::of_value) finish<S>(grad_value[k], value_weights);
       chunks.release();
       if (kSeveral && (left & (left - 1)) == 0) turn.go_on(start);
-      if (works && kNeedsDots) weights.set(s, grad[k], queries);
-      if (joins) {
-        if (kNeedsDots) start_product_nn<S>(grad[k], weights, queries, k);
+      if (works && kSumsSrc) weights.set(s, grad[k], queries);
+      if (joins && kSumsSrc) start_product_nn<S>(grad[k], weights, queries, k);
+      if constexpr (kSums == Sums::of_src) {
+        finish<S>(grad[k], weights);
+      } else if constexpr (kSumsSrc) {
         finish<S>(grad_value[k], value_weights, grad[k], weights);
+      } else {
+        finish<S>(grad_value[k], value_weights);
       }
     });
   }
@@ -274,7 +281,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
         x[k] = {a, g, node[v], h + k};
         dots[k] = x[k].dot(grad[k], v);
       }
-      infinite += nan_if_infinite<S>(grad[k], v) + nan_if_infinite<S>(grad_value[k], v);
+      if (kSumsSrc) infinite += nan_if_infinite<S>(grad[k], v);
+      if (kOfValue) infinite += nan_if_infinite<S>(grad_value[k], v);
       infinite += (grad_scalar[k][v] + dots[k]) * 0.0f;
     });
     others |= rows_not_zero(infinite, v);
@@ -287,8 +295,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
       const float scalar = lanes_sum<4>(grad_scalar[k][v]);
       if (others >> warp_row(v) & 1) return;
-      store_row<S>(grad_value[k], v, 1, a.features(g.value, node[v], h + k), a.head_dim);
-      store_gradient<score, S>(a, g.src, node[v], h + k, grad[k], v, scalar);
+      if (kOfValue) store_row<S>(grad_value[k], v, 1, a.features(g.value, node[v], h + k), a.head_dim);
+      if (kOfSrc) store_gradient<score, S>(a, g.src, node[v], h + k, grad[k], v, scalar);
     });
   }
   for_rows_of(others, w, [&](int n) {
@@ -301,11 +309,12 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <bool kRows, Score score, class S, bool kPositions>
 constexpr int kBlocks = S::kSmall                  ? 4 - kPositions
-                        : score == Score::additive ? 3 - (kPositions && !kRows)
+                        : S::kLarge                ? 2 + (kRows && score == Score::additive)
+                        : score == Score::additive ? (kPositions ? 2 + kRows : 3 + (sizeof(typename S::T) == 2))
                         : kRows && !S::kScaled     ? 3
                                                    : 2;
 
-template <bool kRows, Score score, class S, bool kPositions>
+template <bool kRows, Score score, class S, bool kPositions, Sums kSums = Sums::both>
 __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions>))
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                     Sharing sharing) {
@@ -317,13 +326,13 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
   BackwardTurns<S, kRows, kPositions> turn(a, windows, sharing);
   if (!turn) return;
   for_groups<S>(a.heads, [&](int h) {
-    BackwardStages<score, S, kRows> stages(masks, norms, memory);
+    BackwardStages<score, S, kRows, kSums> stages(masks, norms, memory);
     stages.start(a, g, turn.window(), h);
     do {
       if constexpr (kRows) {
         rows_window<score, S, kPositions>(a, g, turn, h, stages);
       } else {
-        columns_window<score, S, kPositions>(a, g, turn, h, stages);
+        columns_window<score, S, kPositions, kSums>(a, g, turn, h, stages);
       }
     } while (kTakesSeveral<S, kPositions> && turn);
   });
@@ -332,13 +341,21 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions
 template <Score score, class S, bool kPositions>
 cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t stream) {
   const Typed<typename S::T> typed{a};
-  const cudaError_t error =
+  cudaError_t error =
       launch_tile<S, kPositions>(tile_bwd_kernel<true, score, S, kPositions>, kBlocks<true, score, S, kPositions>,
                                  kStagesBytes<score, S, true>, a, stream, typed, g);
   if (error != cudaSuccess) return error;
-  return launch_tile<S, kPositions, true>(tile_bwd_kernel<false, score, S, kPositions>,
-                                          kBlocks<false, score, S, kPositions>, kStagesBytes<score, S, false>, a,
-                                          stream, typed, g);
+  const auto launch_columns = [&]<bool kDependent, Sums kSums>() {
+    return launch_tile<S, kPositions, kDependent>(tile_bwd_kernel<false, score, S, kPositions, kSums>,
+                                                  kBlocks<false, score, S, kPositions>, kStagesBytes<score, S, false>,
+                                                  a, stream, typed, g);
+  };
+  if constexpr (S::kLarge && score != Score::additive) {
+    error = launch_columns.template operator()<true, Sums::of_src>();
+    return error == cudaSuccess ? launch_columns.template operator()<false, Sums::of_value>() : error;
+  } else {
+    return launch_columns.template operator()<true, Sums::both>();
+  }
 }
 
 }  // namespace

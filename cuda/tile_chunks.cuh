@@ -18,6 +18,7 @@ class Chunks {
   static constexpr int kMatrices = kHasSecond ? 2 : 1;
 
  public:
+  static constexpr bool kIsDouble = kDouble;
   static constexpr int kBytes = (kDouble ? 2 : 1) * kMatrices * Chunk<S>::kBytes;
 
   __device__ __forceinline__ explicit Chunks(unsigned char* buffers) : buffers_(buffers) {}

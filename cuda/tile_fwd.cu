@@ -243,6 +243,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <Score score, class S, bool kPositions>
 constexpr int kBlocks = (S::kSmall    ? 5
+                         : S::kLarge  ? 2
                          : S::kScaled ? 3
                                       : 4) -
                         (kPositions && S::kFeatures < 128);

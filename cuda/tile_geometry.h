@@ -27,9 +27,11 @@ constexpr int kMaskDisordered =
 constexpr int kNoLast = kMaxChunks * kChunk;
 
 // Whether heads of that size, in numbers of so many bytes, have kernels: rows are made of 16-byte pieces, and double
-// has no tensor cores here.
-DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim) {
-  return number_bytes <= 4 && head_dim <= 128 && head_dim * number_bytes % 16 == 0;
+// has no tensor cores here. Cosine's one gradient takes sums of two kinds at a time, for which large heads leave no
+// registers.
+DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim, bool is_cosine) {
+  const int64_t most = number_bytes == 2 && !is_cosine ? 256 : 128;
+  return number_bytes <= 4 && head_dim <= most && head_dim * number_bytes % 16 == 0;
 }
 
 // Numbers that say where tiles begin, and, with masks behind them, where windows begin, in the order in which blocks

@@ -101,16 +101,22 @@ __device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, vo
 template <Score score, bool kOfDestinations>
 constexpr bool kHasSecond = kOfDestinations ? score != Score::additive : kHasKeys<score>;
 
-// Shared memory: windows of one or two matrices, then chunks of one or two. Two of each would cost float32 a block.
+// What a pass over columns adds up, beside the gradients of additive scores: both, or, where registers do not do for
+// that, the gradients of one of the two.
+enum class Sums { both, of_src, of_value };
+
+// Shared memory: windows of one or two matrices, then chunks of one or two. Two of each would cost float32, and large
+// heads, a block.
 template <Score score, class S, bool kRows>
 constexpr int kWindowsBytes = (kHasSecond<score, kRows> ? 2 : 1) * WindowRows<S>::kBytes;
 template <Score score, class S, bool kRows>
-using BackwardChunks = Chunks<S, kHasSecond<score, !kRows>, kRows, (!kHasSecond<score, !kRows> || !S::kScaled)>;
+using BackwardChunks =
+    Chunks<S, kHasSecond<score, !kRows>, kRows, (!kHasSecond<score, !kRows> || !(S::kScaled || S::kLarge))>;
 template <Score score, class S, bool kRows>
 constexpr int kStagesBytes = kWindowsBytes<score, S, kRows> + BackwardChunks<score, S, kRows>::kBytes;
 
 // What a block has in shared memory.
-template <Score score, class S, bool kRows>
+template <Score score, class S, bool kRows, Sums kSums = Sums::both>
 struct BackwardStages {
   WindowMasks& masks;
   ScoreNorms<score, S>& norms;
@@ -131,7 +137,7 @@ struct BackwardStages {
     const int end = w.first + w.count;
     masks.stage(kRows ? a.row_masks : a.column_masks, w);
     const Rows<S> grads(a, g.grad_out, h), queries(a, a.dst, h), values(a, a.value, h), keys(a, a.src, h);
-    (kRows ? grads : values).stage(first, w.first, end);
+    if (kSums != Sums::of_value) (kRows ? grads : values).stage(first, w.first, end);
     if (kHasSecond<score, kRows>) (kRows ? queries : keys).stage(second, w.first, end);
     chunks.begin(kRows ? values : grads, kRows ? keys : queries, w);
   }

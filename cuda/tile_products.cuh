@@ -277,13 +277,19 @@ __device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const PackedWeigh
   const Factors b(chunk);
   warpgroup::keep(acc.tiles);
   warpgroup::begin();
+  constexpr int kTiles = S::kHeadFeatures / 8, kTogether = kTiles < 16 ? kTiles : 16;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    if constexpr (S::kSplit) {
-      warpgroup::multiply_nn<T>(acc.tiles, p.low[k], b.at(0, 16 * k));
-      warpgroup::multiply_nn<T>(acc.tiles, p.down[k], b.at(S::kPartBytes, 16 * k));
+#pragma unroll
+    for (int n = 0; n < kTiles; n += kTogether) {
+      auto& tiles = reinterpret_cast<float (&)[kTogether][4]>(acc.tiles[n]);
+      const int byte = n * 8 * static_cast<int>(sizeof(T));
+      if constexpr (S::kSplit) {
+        warpgroup::multiply_nn<T>(tiles, p.low[k], b.at(byte, 16 * k));
+        warpgroup::multiply_nn<T>(tiles, p.down[k], b.at(byte + S::kPartBytes, 16 * k));
+      }
+      warpgroup::multiply_nn<T>(tiles, p.high[k], b.at(byte, 16 * k));
     }
-    warpgroup::multiply_nn<T>(acc.tiles, p.high[k], b.at(0, 16 * k));
   }
   warpgroup::commit();
 }

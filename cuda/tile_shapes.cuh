@@ -13,6 +13,9 @@ cudaError_t for_tile_features(int head_dim, const Launch& launch) {
   if (head_dim <= 16) return launch.template operator()<Shape<T, 32, kTf32, 2>>();
   if (head_dim <= 32) return launch.template operator()<Shape<T, 32, kTf32>>();
   if (head_dim <= 64) return launch.template operator()<Shape<T, 64, kTf32>>();
+  if constexpr (takes_heads(sizeof(T), 256, false)) {
+    if (head_dim > 128) return launch.template operator()<Shape<T, 256>>();
+  }
   return launch.template operator()<Shape<T, 128, kTf32>>();
 }
 
@@ -20,16 +23,14 @@ cudaError_t for_tile_features(int head_dim, const Launch& launch) {
 template <class Launch>
 cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
   const int number_bytes = a.type == Type::f64 ? 8 : a.type == Type::f32 ? 4 : 2;
-  if (!takes_heads(number_bytes, a.head_dim) || a.score == Score::additive_v2) return cudaErrorNotSupported;
+  const bool is_cosine = a.score == Score::cosine;
+  if (!takes_heads(number_bytes, a.head_dim, is_cosine) || a.score == Score::additive_v2) return cudaErrorNotSupported;
   const auto with_score = [&]<class S>() {
-    switch (a.score) {
-      case Score::dot:
-        return launch.template operator()<Score::dot, S>();
-      case Score::cosine:
-        return launch.template operator()<Score::cosine, S>();
-      default:
-        return launch.template operator()<Score::additive, S>();
+    if (a.score == Score::dot) return launch.template operator()<Score::dot, S>();
+    if constexpr (takes_heads(sizeof(typename S::T), S::kFeatures, true)) {
+      if (is_cosine) return launch.template operator()<Score::cosine, S>();
     }
+    return launch.template operator()<Score::additive, S>();
   };
   switch (a.type) {
     case Type::f32:
@@ -51,7 +52,7 @@ template <class S, bool kPositions, bool kDependent = false, class Kernel, class
 cudaError_t launch_tile(Kernel kernel, int blocks_each, int shared_bytes, const Attention& a, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  cudaError_t error = allow_shared_memory(kernel, shared_bytes);
   if (error != cudaSuccess) return error;
   const int64_t room = window_blocks(a.num_tiles);
   Sharing sharing = Sharing::one_each(room);

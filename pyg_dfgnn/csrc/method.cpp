@@ -60,12 +60,11 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like;
 // bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
 // lanes, in smmf only. So do runs of short rows where edges are few, or of unequal lengths (run_geometry.h;
-// Pubmed-like, float32, with the forward pass 128 to 95 µs in CUDA graphs); of fewer rows pmf's backward pass is the
-// faster one in float32 (Cora- and Citeseer-like 38 and 38 instead of 40 and 40 µs, additive scores 25 and 26 instead
-// of 27 and 30).
+// Pubmed-like, float32, with the forward pass 128 to 89 µs in CUDA graphs, Cora-like 34 to 29), but, in float32, where
+// few rows have many edges (6000 of 11: backward 34 instead of 37 µs by pmf, additive scores 20 instead of 27).
 constexpr int64_t kLongRow = 16;  // edges, on average
 constexpr int64_t kManyRows = 1 << 15;
-constexpr int64_t kRunRows = 1 << 13;
+constexpr int64_t kRunRows = 1 << 13, kRunEdges = 1 << 15;  // so many of the first, or fewer of the second
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
 constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
@@ -90,9 +89,10 @@ bool has_wide_heads(const Attention& attention) {
 }
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
-// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128). Of small
-// heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times that, and nothing is saved on nodes; and of
-// several tiny ones, which lie beside zeros there, so many times more.
+// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128; of large
+// heads, of 136, 192 and 256, those and batches of nearest neighbours). Of small heads (1, 4 and 8 of 8, 16 and 32
+// features) a block costs so many times that, and nothing is saved on nodes; and of several tiny ones, which lie beside
+// zeros there, so many times more.
 // _may_choose_tile() of graph.py bounds them all: no block for less than 54, no node for more than 20; and repeats
 // the least of kBlockEdges, and kTiles[0].
 constexpr int64_t kSmallHead = 32, kTinyHead = 8;
@@ -103,10 +103,18 @@ struct TileCosts {
   TileCost dot, cosine, additive;
   double small, tiny;
 };
-constexpr TileCosts kTileCosts[2][2] = {
+// Of large heads half precision alone has kernels, and none for cosine scores.
+enum HeadKind { float32, half, large_half };
+HeadKind kind_of_heads(const Attention& attention) {
+  if (attention.value.element_size() != 2) return float32;
+  return attention.head_dim() > kManyFeatures ? large_half : half;
+}
+
+constexpr TileCosts kTileCosts[3][2] = {
     // forward, backward
     {{{94, 4.5}, {80, 4.5}, {100, 5.5}, 0.9, 2}, {{109, 5.0}, {100, 10.0}, {100, 5.5}, 0.7, 2.5}},  // float32
-    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15, 1}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.15, 1}},    // 16 bits
+    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15, 1}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.15, 1}},    // half
+    {{{61, 9.0}, {}, {75, 10.0}, 1, 1}, {{62, 7.5}, {}, {74, 14.0}, 1, 1}},                         // large_half
 };
 
 template <class Scores>
@@ -115,7 +123,7 @@ auto of_score(const Scores& scores, Score score) {
 }
 
 bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
-  const auto& costs = kTileCosts[attention.value.element_size() == 2][pass == Pass::backward];
+  const auto& costs = kTileCosts[kind_of_heads(attention)][pass == Pass::backward];
   const auto cost = of_score(costs, attention.score);
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
   const bool is_small = attention.head_dim() <= kSmallHead;
@@ -126,7 +134,7 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
 }
 
 // From times on COCO-SP, MNIST, CIFAR10, and batches of 64 to 1024 graphs of nearest neighbours, with other than dot
-// scores of 1024 (H200, cosine scores H100, one head of 128): from how many edges a block on tile is the faster one,
+// scores of 1024 (H200, cosine scores H100, heads as above): from how many edges a block on tile is the faster one,
 // and how many tiles and heads it takes for resident to be worth it, as a block works on a tile from the beginning to
 // the end, however many multiprocessors are idle. Of graphs whose tiles are sparse enough for a list (_may_be_sparse of
 // graph.py). Forward, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot
@@ -134,21 +142,22 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
 struct BlockEdges {
   double dot, cosine, additive;
 };
-constexpr BlockEdges kBlockEdges[2][2] = {
+constexpr BlockEdges kBlockEdges[3][2] = {
     // forward, backward
     {{87, 64, 100}, {86, 100, 90}},  // float32
-    {{58, 54, 92}, {64, 69, 75}},    // 16 bits
+    {{58, 54, 92}, {64, 69, 75}},    // half
+    {{59, 0, 59}, {64, 0, 59}},      // large_half
 };
 constexpr int64_t kTiles[2] = {300, 120};  // forward, backward
 
 bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass) {
-  const bool is_half = attention.value.element_size() == 2, is_backward = pass == Pass::backward;
+  const bool is_backward = pass == Pass::backward;
   const int64_t nodes = attention.num_dst(), edges = attention.num_edges();
   if (!resident_can_run(call, attention, pass)) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
   if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
   if (blocks < 0 || !tile_can_run(attention) || !tile_is_cheaper(attention, blocks, pass)) return true;
-  const double block_edges = of_score(kBlockEdges[is_half][is_backward], attention.score);
+  const double block_edges = of_score(kBlockEdges[kind_of_heads(attention)][is_backward], attention.score);
   return static_cast<double>(edges) < block_edges * static_cast<double>(blocks);
 }
 
@@ -172,7 +181,8 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kLongRow * rows;
   const int64_t fewest = std::min(rows, attention.num_src());
-  const bool by_runs = fewest >= kRunRows && cuda::has_runs(fewest, edges, attention.max_degree) &&
+  const bool by_runs = (fewest >= kRunRows || edges < kRunEdges) &&
+                       cuda::has_runs(fewest, edges, attention.max_degree) &&
                        cuda::runs_take_heads(bytes, attention.head_dim());
   return is_near && bytes != 2 && !short_rows && !by_runs;
 }
@@ -205,7 +215,8 @@ bool is_within_tiles(const Attention& attention) {
 }  // namespace
 
 bool tile_takes_heads(const Attention& attention, int64_t head_dim) {
-  return is_within_tiles(attention) && cuda::tile::takes_heads(attention.value.element_size(), head_dim);
+  return is_within_tiles(attention) &&
+         cuda::tile::takes_heads(attention.value.element_size(), head_dim, attention.score == Score::cosine);
 }
 
 bool resident_takes_heads(const Attention& attention, int64_t head_dim) {

@@ -1,4 +1,4 @@
-"""Heads that blocks of the tile kernels take side by side and by turns."""
+"""Heads that blocks of the tile kernels take side by side and by turns, and large ones."""
 
 import graphs
 import pytest
@@ -27,3 +27,17 @@ def test_tile(score, dtype, heads, head_dim, edge_terms, device):
     operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms)
     check_forward("tile_fwd", score, graph, operands)
     check_backward("tile_fwd", score, graph, operands)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize("edge_terms", [False, True])
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 256), (2, 136), (3, 200)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_wide_heads(score, dtype, heads, head_dim, edge_terms, dropout_p, device):
+    """Of more features than there are registers for the gradients of both keys and values."""
+    graph = graphs.duplicate_edges(graphs.batch([150, 40, 1, 97, 300], 0.1)).to(device)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms)
+    options = {"dropout_p": dropout_p, "seed": torch.tensor([7], device=device)}
+    check_forward("tile_fwd", score, graph, operands, **options)
+    check_backward("tile_fwd", score, graph, operands, **options)

@@ -37,6 +37,16 @@ def results(score: str, graph: Csr, operands: dict[str, Tensor], grad_out: Tenso
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (2, 72), (2, 64), (5, 16)])
 @pytest.mark.parametrize("score", ["dot", "cosine", "additive"])
 def test_bits_are_those_of_each_part(score, heads, head_dim, dtype, device):
+    check_parts(score, heads, head_dim, dtype, device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_wide_heads(score, dtype, device):
+    check_parts(score, 1, 200, dtype, device)
+
+
+def check_parts(score: str, heads: int, head_dim: int, dtype: torch.dtype, device: str) -> None:
     part = make_part()
     strides = part.num_dst // STRIDE
     times = 2 if device == "cpu" else -(-2 * AT_WORK // strides)

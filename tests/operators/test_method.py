@@ -163,6 +163,8 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (RUNS, "smmf"),  # few edges in short rows, a warp for several
         (RUNS | {"score": "additive"}, "smmf"),
         (RUNS | {"num_edges": 1 << 16, "num_rows": 8191}, "pmf"),
+        (RUNS | {"num_edges": 1 << 15, "num_rows": 8191}, "pmf"),
+        (RUNS | {"num_edges": (1 << 15) - 1, "num_rows": 8191}, "smmf"),
         (RUNS | {"num_edges": 1 << 16, "num_src": 8191}, "pmf"),
         (RUNS | {"num_edges": 12 << 13}, "pmf"),
         (RUNS | {"head_dim": 32}, "pmf"),
@@ -201,6 +203,12 @@ def test_tiles(log, score):
     assert log(3, "float32", score, "auto", **TILES).startswith("dfgnn: method=tile: 0 blocks ")
 
 
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_tiles_of_large_heads(log, score):
+    chosen = log(3, "bfloat16", score, "auto", **TILES, head_dim=256)
+    assert chosen.startswith("dfgnn: method=tile: 0 blocks ")
+
+
 @pytest.mark.parametrize(
     ("score", "dtype", "other"),
     [
@@ -209,6 +217,8 @@ def test_tiles(log, score):
         ("dot", "float32", {"head_dim": 5}),  # no multiple of 16 bytes
         ("dot", "float32", {"head_dim": 132}),
         ("dot", "bfloat16", {"head_dim": 4}),
+        ("dot", "bfloat16", {"head_dim": 264}),
+        ("cosine", "bfloat16", {"head_dim": 136}),
         ("dot", "float64", {}),
         ("dot", "float32", {"num_src": 2}),
         ("additive_v2", "float32", {}),
@@ -264,20 +274,22 @@ def test_list_of_tiles(log, dtype, other, expected):
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
-    ("score", "dtype", "forward_edges", "backward_edges"),
+    ("score", "dtype", "head_dim", "forward_edges", "backward_edges"),
     [
-        ("dot", "float32", 89.5, 104),
-        ("cosine", "float32", 75.5, 100),
-        ("additive", "float32", 100, 94.5),
-        ("dot", "bfloat16", 58, 64),
-        ("cosine", "bfloat16", 54, 72),
-        ("additive", "bfloat16", 92, 75),
+        ("dot", "float32", 64, 89.5, 104),
+        ("cosine", "float32", 64, 75.5, 100),
+        ("additive", "float32", 64, 100, 94.5),
+        ("dot", "bfloat16", 64, 58, 64),
+        ("cosine", "bfloat16", 64, 54, 72),
+        ("additive", "bfloat16", 64, 92, 75),
+        ("dot", "bfloat16", 256, 59, 64),
+        ("additive", "bfloat16", 256, 65, 60),
     ],
 )
-def test_edges_of_a_block(log, score, dtype, forward_edges, backward_edges, backward):
+def test_edges_of_a_block(log, score, dtype, head_dim, forward_edges, backward_edges, backward):
     """Tile is taken where a block of its has more, else resident: nothing else between them."""
     edges = backward_edges if backward else forward_edges
-    sizes = {"num_rows": 100, "num_src": 100, "heads": 400, "head_dim": 64}
+    sizes = {"num_rows": 100, "num_src": 100, "heads": 400, "head_dim": head_dim}
     blocks = {"tiles": [0, 100, 100] * 2, "tile_blocks": 100, "tile_nodes": 100, "tile_batches": 1}
     for times, expected in ((0.99, "resident"), (1.01, "tile")):
         arguments = sizes | blocks | {"num_edges": int(100 * edges * times)}
@@ -293,7 +305,7 @@ def test_masks_are_made_where_tile_is_taken(log, score, dtype, backward):
     random = Random(0)
     taken = set()
     for _ in range(50):
-        heads, head_dim = random.choice([(1, 64), (1, 128), (8, 16), (4, 64)])
+        heads, head_dim = random.choice([(1, 64), (1, 128), (8, 16), (4, 64), (1, 256)])
         nodes, edges = 600, random.randrange(1, 40000)
         blocks = int(edges / random.uniform(30, 200)) + random.randrange(60)
         found = {"tile_blocks": blocks, "tile_nodes": random.choice([-1, 1, 2, 3])}
