@@ -34,7 +34,7 @@ struct Shape {
   static constexpr int kHeadBytes = kRowBytes / kHeads, kHeadPartBytes = kPartBytes / kHeads;
   // Matrices lie in shared memory in panels of that much of each row.
   static constexpr int kPanelBytes = kRowBytes < warpgroup::kPanelBytes ? kRowBytes : warpgroup::kPanelBytes;
-  // Whether a head is so large that a block has room for one chunk of each matrix, and registers for one sum.
+  // Whether a head is so large that a backward block has room for one chunk of each matrix, and registers for one sum.
   static constexpr bool kLarge = kHeadFeatures > 128;
   // Whether a whole warpgroup can make a product together, and does.
   static constexpr bool kForWarpgroup = !kSmall && kPartBytes % warpgroup::kPanelBytes == 0;

@@ -92,7 +92,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
       if (joins) start_product_nt<S>(dp, grads, grad_factors, values, k);
-      if (kHasKeys<score> && !chunks.kIsDouble) finish<S>(dp);
+      if (!chunks.kIsDouble) finish<S>(dp);  // second() gives the room of values away
       const Chunk<S> keys = kHasKeys<score> ? chunks.second() : values;
       if (joins) {
         if (kNeedsDots) start_product_nt<S>(s, queries, query_factors, keys, k);
@@ -255,7 +255,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
         if (kOfValue) value_weights.set(p, grad_value[k], grads);
       }
       if (joins && kOfValue) start_product_nn<S>(grad_value[k], value_weights, grads, k);
-      if constexpr (kSums == Sums::of_value) finish<S>(grad_value[k], value_weights);
+      if (kOfValue && !chunks.kIsDouble) finish<S>(grad_value[k], value_weights);  // and release() that of grads
       chunks.release();
       if (kSeveral && (left & (left - 1)) == 0) turn.go_on(start);
       if (works && kSumsSrc) weights.set(s, grad[k], queries);
@@ -264,7 +264,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
         finish<S>(grad[k], weights);
       } else if constexpr (kSumsSrc) {
         finish<S>(grad_value[k], value_weights, grad[k], weights);
-      } else {
+      } else if constexpr (kSums == Sums::both) {
         finish<S>(grad_value[k], value_weights);
       }
     });

@@ -33,19 +33,6 @@ def results(score: str, graph: Csr, operands: dict[str, Tensor], grad_out: Tenso
     return [out, lse, *(grad for grad in gradients if len(grad) == graph.num_dst)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (2, 72), (2, 64), (5, 16)])
-@pytest.mark.parametrize("score", ["dot", "cosine", "additive"])
-def test_bits_are_those_of_each_part(score, heads, head_dim, dtype, device):
-    check_parts(score, heads, head_dim, dtype, device)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("score", ["dot", "additive"])
-def test_wide_heads(score, dtype, device):
-    check_parts(score, 1, 200, dtype, device)
-
-
 def check_parts(score: str, heads: int, head_dim: int, dtype: torch.dtype, device: str) -> None:
     part = make_part()
     strides = part.num_dst // STRIDE
@@ -58,3 +45,16 @@ def check_parts(score: str, heads: int, head_dim: int, dtype: torch.dtype, devic
     expected = results(score, part, operands, grad_out)
     assert len(expected) >= 4
     assert_same_bits(found, [repeated(x, times) for x in expected])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (2, 72), (2, 64), (5, 16)])
+@pytest.mark.parametrize("score", ["dot", "cosine", "additive"])
+def test_bits_are_those_of_each_part(score, heads, head_dim, dtype, device):
+    check_parts(score, heads, head_dim, dtype, device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_wide_heads(score, dtype, device):
+    check_parts(score, 1, 200, dtype, device)
