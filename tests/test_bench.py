@@ -366,3 +366,19 @@ def test_kernels(device, tmp_path, capsys):
     written = json.loads((tmp_path / "kernels.json").read_text())
     assert len(written["cases"]) == 10
     assert {case["note"] for case in written["cases"]} == {""}
+
+
+def test_kernels_in_cuda_graphs(device, tmp_path, capsys):
+    """Are timed without the host, where there is a GPU."""
+    (tmp_path / "graphs.py").write_text(WORKLOADS)
+    options = ["--workloads", str(tmp_path / "graphs.py"), "--out", str(tmp_path), "--cuda-graphs"]
+    options += ["--dtypes", "fp32", "--backends", "auto", "--device", device, "--budget-ms", "1"]
+    if device == "cpu":
+        with pytest.raises(SystemExit, match="2"):
+            kernels.main(options)
+        assert "--cuda-graphs: expected --device cuda, got cpu" in capsys.readouterr().err
+        return
+    assert kernels.main(options) == 0
+    written = json.loads((tmp_path / "kernels.json").read_text())
+    assert written["cuda_graphs"]
+    assert all(case["forward_backward_ms"][0] > 0 for case in written["cases"])

@@ -4,6 +4,7 @@ The call is checked against float64 on a sample of rows, forward and backward, b
 Inputs are rotated where they would fit the L2 cache.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from .backends import BACKENDS, FORWARD_ONLY
 from .case import Case, Row
 from .lab import Lab
-from .measure import peak_mib, time_ms
+from .measure import peak_mib, replay_ms, time_ms
 from .operands import DTYPES, Operands, Reference, leaves, make_operands
 from .workload import Workload
 
@@ -52,12 +53,14 @@ def measure(
     head_dim: int,
     backend: str,
     budget_ms: float,
+    cuda_graphs: bool = False,
 ) -> None:
     """Fills ``row`` in as it goes, so that it keeps what was measured before a failure.
 
     Times are ``forward_ms`` and ``forward_backward_ms``, peaks beyond inputs and outputs
     ``forward_mib`` and ``forward_backward_mib``, of backends without a backward pass the former
-    alone; a ``note`` says what is wrong with the results.
+    alone; a ``note`` says what is wrong with the results. ``cuda_graphs``: times are those of
+    replays, without the host.
     """
     device = workload.device
     shape = (workload.num_nodes, heads, head_dim)
@@ -77,14 +80,19 @@ def measure(
     def forward_backward(i: int) -> tuple[Tensor, ...]:
         return gradients(sets[i % count], grad_out)
 
+    def timing(passes: Callable[[int], object]) -> list[float]:
+        if cuda_graphs:
+            return replay_ms(passes, budget_ms, calls=2 * count).rounded()
+        return time_ms(passes, device, budget_ms).rounded()
+
     reference = Reference(score, workload, sets[0])
     row["note"] = reference.check_out(forward(0))
-    row["forward_ms"] = time_ms(forward, device, budget_ms).rounded()
+    row["forward_ms"] = timing(forward)
     row["forward_mib"] = peak_mib(lambda: forward(0), device)
     if backend in FORWARD_ONLY:
         return
     wrong = reference.check_grads(gradients(sets[0], reference.grad_out))
     row["note"] = " ".join(filter(None, [row["note"], wrong]))
     del reference
-    row["forward_backward_ms"] = time_ms(forward_backward, device, budget_ms).rounded()
+    row["forward_backward_ms"] = timing(forward_backward)
     row["forward_backward_mib"] = peak_mib(lambda: forward_backward(0), device)

@@ -45,8 +45,9 @@ def run(arguments: argparse.Namespace, workloads: dict[str, Any]) -> list[Row]:
                     shape = (arguments.heads, arguments.head_dim)
                     with noted(row):
                         attention.measure(
-                            row, workload, score, dtype, *shape, backend, arguments.budget_ms
-                        )
+                            row, workload, score, dtype, *shape, backend, arguments.budget_ms,
+                            arguments.cuda_graphs,
+                        )  # fmt: skip
                     release(arguments.device)
                     rows.append(row)
         del workload
@@ -88,11 +89,14 @@ def main(argv: list[str] | None = None) -> int:
     add("--heads", type=positive, default=1)
     add("--head-dim", type=positive, default=128)
     add("--budget-ms", type=duration, default=300, help="time for each measurement")
+    add("--cuda-graphs", action="store_true", help="time replays, without the host")
     add("--out", type=Path, default=Path("results"), help="folder for kernels.json, kernels.md")
     arguments = parser.parse_args(argv)
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("pyg_dfgnn.bench.kernels: error: there is no CUDA GPU to measure", file=sys.stderr)
         return 1
+    if arguments.device == "cpu" and arguments.cuda_graphs:
+        parser.error("--cuda-graphs: expected --device cuda, got cpu")
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
         workloads = runpy.run_path(arguments.workloads)
@@ -101,7 +105,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"pyg_dfgnn.bench.kernels: error: {error!r}", file=sys.stderr)
         return 1
     rows = run(arguments, workloads)
-    results = {"machine": machine.describe(arguments.device), "cases": rows}
+    results = {
+        "machine": machine.describe(arguments.device),
+        "cuda_graphs": arguments.cuda_graphs,
+        "cases": rows,
+    }
     (arguments.out / "kernels.json").write_text(json.dumps(results, indent=1))
     (arguments.out / "kernels.md").write_text(table(rows) + "\n")
     print(table(rows))

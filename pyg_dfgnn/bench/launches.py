@@ -10,7 +10,7 @@ import torch
 from .backends import BACKENDS
 from .case import Case, Row
 from .lab import Lab
-from .measure import Timing, time_ms, wait
+from .measure import Timing, replay_ms, wait
 from .operands import DTYPES, Reference, leaves, make_operands
 
 CALLS, LOOPS = 1000, 5
@@ -39,22 +39,25 @@ class Launches(Case):
         call = BACKENDS[self.backend](self.score, workload)
         reference = Reference(self.score, workload, operands)
 
-        def forward() -> torch.Tensor:
+        def forward(_: int = 0) -> torch.Tensor:
             with torch.no_grad():
                 return call(operands)
 
-        def forward_backward() -> tuple[torch.Tensor, ...]:
+        def forward_backward(_: int = 0) -> tuple[torch.Tensor, ...]:
             parameters = tuple(leaves(operands).values())
             return torch.autograd.grad(call(operands), parameters, reference.grad_out)
 
         wrong = [reference.check_out(forward()), reference.check_grads(forward_backward())]
         row["note"] = " ".join(filter(None, wrong))
         calls = CALLS if self.backend == "auto" else CALLS // TIMES_FEWER
-        for name, passes in (("forward", forward), ("forward_backward", forward_backward)):
-            row[f"eager_{name}_ms"] = wall_ms(passes, lab.device, calls).rounded()
+        passes: dict[str, Callable[..., object]] = {
+            "forward": forward,
+            "forward_backward": forward_backward,
+        }
+        for name, of_pass in passes.items():
+            row[f"eager_{name}_ms"] = wall_ms(of_pass, lab.device, calls).rounded()
             if lab.device == "cuda" and self.backend == "auto":
-                replay = captured(passes)
-                row[f"graph_{name}_ms"] = time_ms(replay, "cuda", lab.budget_ms).rounded()
+                row[f"graph_{name}_ms"] = replay_ms(of_pass, lab.budget_ms).rounded()
         if lab.device == "cuda":  # a CPU's backward passes are in the calling thread anyway
             with torch.autograd.set_multithreading_enabled(False):
                 one_thread = wall_ms(forward_backward, lab.device, calls)
@@ -74,16 +77,3 @@ def wall_ms(call: Callable[[], object], device: str, calls: int) -> Timing:
         if loop > 0:  # the first one warms up
             times.append(1000 * (time.perf_counter() - start) / calls)
     return Timing.of(times)
-
-
-def captured(call: Callable[[], object]) -> Callable[[int], None]:
-    """Replays of a CUDA graph of ``call``, which has been called before."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return lambda _: graph.replay()

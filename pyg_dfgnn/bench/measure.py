@@ -68,6 +68,21 @@ def _cuda_time_ms(call: Callable[[int], object], budget_ms: float) -> Timing:
     return Timing.of(run(repeats))
 
 
+def replay_ms(call: Callable[[int], object], budget_ms: float, calls: int = 1) -> Timing:
+    """Times of ``call``, which has been called before, in replays of a CUDA graph of ``call(0)``
+    up to ``call(calls - 1)``: of the GPU's work alone."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call(0)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(calls):
+            call(i)
+    return Timing(*(time / calls for time in _cuda_time_ms(lambda _: graph.replay(), budget_ms)))
+
+
 def gpu_allocations(call: Callable[[], R]) -> tuple[int, int, R]:
     """The most bytes that ``call`` has allocated at a time, what remains of them, its result."""
     torch.cuda.synchronize()
