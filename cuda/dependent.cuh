@@ -45,7 +45,7 @@ inline cudaError_t can_depend(const void* kernel, bool& can) {
 }
 
 template <class... Parameters, class... Arguments>
-cudaError_t launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
+cudaError_t launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
                              cudaStream_t stream, const Arguments&... arguments) {
   bool can = false;
   const cudaError_t error = can_depend(reinterpret_cast<const void*>(kernel), can);
@@ -55,7 +55,7 @@ cudaError_t launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threa
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
-  config.blockDim = dim3(threads);
+  config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;

@@ -19,11 +19,14 @@ namespace dfgnn::cuda::tile {
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 static_assert(kWindow == kWarps * kWarpRows);
 
-// Rows of kHeads heads side by side, each padded with zeros; kFeatures are those of all.
-template <class T_, int kFeatures_, bool kTf32 = false, int kHeads_ = 1>
+// Rows of kHeads heads side by side, each padded with zeros, or of one of kParts parts of a head (tile_parts.cuh);
+// kFeatures are those of all heads, or of a part.
+template <class T_, int kFeatures_, bool kTf32 = false, int kHeads_ = 1, int kParts_ = 1>
 struct Shape {
   using T = T_;
   static constexpr int kFeatures = kFeatures_, kHeads = kHeads_, kHeadFeatures = kFeatures / kHeads;
+  static constexpr int kParts = kParts_, kWholeHead = kParts * kHeadFeatures;
+  static_assert(kParts == 1 || kHeads == 1);
   // Whether numbers are multiplied as high and low parts; whether rows stay whole in shared memory until then
   // (tile_tf32.cuh), or become scaled halves there, which low parts follow.
   static constexpr bool kSplit = sizeof(T) == 4 && !kTf32;

@@ -29,7 +29,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   using Side = Terms<true>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
-  auto& [masks, norms, grads, queries, chunks] = stages;
+  auto& [masks, norms, parts, grads, queries, chunks] = stages;
   const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
@@ -59,8 +59,9 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     for (int v = 0; v < 2; ++v) {
       const int64_t scalar = a.scalar(i[v], h + k);
       float delta = out[v].dot(grads, window_row(v), k);
+      parts.add(delta);
       if (g.grad_lse) delta -= a.at(g.grad_lse, scalar);
-      if (lane_in_group() == 0 && window_row(v) < w.count) {
+      if (lane_in_group() == 0 && window_row(v) < w.count && is_first_part<S>()) {
         static_cast<float*>(g.delta)[scalar] = delta;
         if (kCosine) static_cast<float*>(g.scale)[scalar] = a.beta_of(h + k) * norm[k][v];
       }
@@ -93,10 +94,12 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       Logits dp = {}, s = {};
       if (joins) start_product_nt<S>(dp, grads, grad_factors, values, k);
       if (!chunks.kIsDouble) finish<S>(dp);  // second() gives the room of values away
+      if (joins) parts.add(dp);
       const Chunk<S> keys = kHasKeys<score> ? chunks.second() : values;
       if (joins) {
         if (kNeedsDots) start_product_nt<S>(s, queries, query_factors, keys, k);
         finish<S>(dp, s);
+        if (kNeedsDots) parts.add(s);
       }
       Weights<S> weights = {};
       if (works) {
@@ -116,7 +119,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
                                                   kPositions ? kept.factor(v, j, c) : 1);
             s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
             grad_scalar[k][v] += d.operand;
-            if (kPositions && edges.has(v, j, c)) {
+            if (kPositions && edges.has(v, j, c) && is_first_part<S>()) {
               if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h + k)] = d.ds;
               if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h + k)] = d.operand;
             }
@@ -145,6 +148,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       }
       infinite += nan_if_infinite<S>(grad[k], v) + (grad_scalar[k][v] + dots[k]) * 0.0f;
     });
+    parts.add(infinite);
     others |= rows_not_zero(infinite, v);
     for_heads<S>(a.heads, h, [&](int k) {
       if (is_one_x) {
@@ -159,9 +163,9 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       store_gradient<score, S>(a, g.dst, i[v], h + k, grad[k], v, scalar);
     });
   }
-  for_rows_of(others, w, [&](int n) {
+  for_rows_of<S>(others, w, [&](int n) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::backward_row<score, S::kHeadFeatures, true>(a, g, n, k);
+      edge_by_edge::backward_row<score, S::kWholeHead, true>(a, g, n, k);
     }
   });
 }
@@ -176,7 +180,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   using Side = Terms<false>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
-  auto& [masks, norms, values, keys, chunks] = stages;
+  auto& [masks, norms, parts, values, keys, chunks] = stages;
   const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int node[2] = {w.node(window_row(0)), w.node(window_row(1))};
   float src[S::kHeads][2];
@@ -224,11 +228,15 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
     for_heads<S>(a.heads, h, [&](int k) {
       Logits p = {}, s = {};
-      if (joins && kOfSrc) start_product_nt<S>(p, values, value_factors, grads, k);  // here p is dp
+      if (joins && kOfSrc) {
+        start_product_nt<S>(p, values, value_factors, grads, k);  // here p is dp
+        parts.add(p);
+      }
       const Chunk<S> queries = kNeedsDots ? chunks.second() : grads;
       if (joins) {
         if (kNeedsDots) start_product_nt<S>(s, keys, key_factors, queries, k);
         finish<S>(p, s);
+        if (kNeedsDots) parts.add(s);
       }
       Weights<S> weights = {}, value_weights = {};
       if (works) {
@@ -285,6 +293,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       if (kOfValue) infinite += nan_if_infinite<S>(grad_value[k], v);
       infinite += (grad_scalar[k][v] + dots[k]) * 0.0f;
     });
+    parts.add(infinite);
     others |= rows_not_zero(infinite, v);
     for_heads<S>(a.heads, h, [&](int k) {
       if (is_one_x) {
@@ -295,13 +304,15 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
       const float scalar = lanes_sum<4>(grad_scalar[k][v]);
       if (others >> warp_row(v) & 1) return;
-      if (kOfValue) store_row<S>(grad_value[k], v, 1, a.features(g.value, node[v], h + k), a.head_dim);
+      if (kOfValue) {
+        store_row<S>(grad_value[k], v, 1, part_of_row<S>(a, g.value, node[v], h + k), features_of_part<S>(a));
+      }
       if (kOfSrc) store_gradient<score, S>(a, g.src, node[v], h + k, grad[k], v, scalar);
     });
   }
-  for_rows_of(others, w, [&](int n) {
+  for_rows_of<S>(others, w, [&](int n) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::backward_column<score, S::kHeadFeatures, true>(a, g, n, k);
+      edge_by_edge::backward_column<score, S::kWholeHead, true>(a, g, n, k);
     }
   });
 }
@@ -309,24 +320,27 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <bool kRows, Score score, class S, bool kPositions>
 constexpr int kBlocks = S::kSmall                  ? 4 - kPositions
+                        : S::kParts > 1            ? 1
                         : S::kLarge                ? 2 + (kRows && score == Score::additive)
                         : score == Score::additive ? (kPositions ? 2 + kRows : 3 + (sizeof(typename S::T) == 2))
                         : kRows && !S::kScaled     ? 3
                                                    : 2;
 
 template <bool kRows, Score score, class S, bool kPositions, Sums kSums = Sums::both>
-__global__ void __launch_bounds__(kThreads, (kBlocks<kRows, score, S, kPositions>))
+__global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<kRows, score, S, kPositions>))
     tile_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                     Sharing sharing) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char memory[];
   __shared__ WindowMasks masks;
   __shared__ ScoreNorms<score, S> norms;
+  __shared__ typename PartSums<S>::Shared sums;
   __shared__ typename BackwardTurns<S, kRows, kPositions>::Storage windows;
   if (kRows) let_next_begin();
   BackwardTurns<S, kRows, kPositions> turn(a, windows, sharing);
   if (!turn) return;
   for_groups<S>(a.heads, [&](int h) {
-    BackwardStages<score, S, kRows, kSums> stages(masks, norms, memory);
+    BackwardStages<score, S, kRows, kSums> stages(masks, norms, sums,
+                                                  memory + part<S>() * kStagesBytes<score, S, kRows>);
     stages.start(a, g, turn.window(), h);
     do {
       if constexpr (kRows) {
@@ -361,12 +375,10 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
 }  // namespace
 
 bool tile_bwd_fits(const Attention& a) {
-  int limit = 0;
-  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess &&
-         for_tile_shape(a, [&]<Score score, class S>() {
+  const int limit = block_limit();
+  return for_tile_shape(a, [&]<Score score, class S>() {
            const int most = std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>);
-           const int fixed = static_cast<int>(sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>));
-           return most + fixed <= limit ? cudaSuccess : cudaErrorNotSupported;
+           return block_fits<score, S>(most, limit) ? cudaSuccess : cudaErrorNotSupported;
          }) == cudaSuccess;
 }
 

@@ -8,8 +8,8 @@ namespace dfgnn::cuda::tile {
 
 // For each chunk: first(), then second() if kHasSecond, then, unless kFirstUntilSecond, release(). The first matrix's
 // rows may be used until second() where kFirstUntilSecond, else until release(); the second's until the next first().
-// All threads of the block must come to each, with products of what they may no longer use ended. kDouble: room for two
-// chunks of each matrix, which takes one barrier a chunk and not one a matrix.
+// All threads of the block, or of its part, must come to each, with products of what they may no longer use ended.
+// kDouble: room for two chunks of each matrix, which takes one barrier a chunk and not one a matrix.
 template <class S, bool kHasSecond, bool kFirstUntilSecond, bool kDouble>
 class Chunks {
   static_assert(kHasSecond || kDouble);
@@ -61,7 +61,7 @@ class Chunks {
     if (!kDouble) {
       wait_for_copies();
       Rows<S>::prepare(second);
-      __syncthreads();
+      sync_part<S>();
       if (kFirstUntilSecond) next();
     }
     return second;
@@ -69,7 +69,7 @@ class Chunks {
 
   __device__ __forceinline__ void release() {
     if (kDouble) return;
-    __syncthreads();
+    sync_part<S>();
     next();
   }
 
@@ -79,7 +79,7 @@ class Chunks {
     wait_for_copies();
     now_ = buffer(0);
     Rows<S>::prepare(now_, norms);
-    __syncthreads();
+    sync_part<S>();
     if (kDouble) {
       next();
     } else {
@@ -127,8 +127,8 @@ __device__ __forceinline__ Chunk<S> first_of(Chunks& chunks, ScoreNorms<score, S
   }
 }
 
-// Makes a window's rows, which have been copied, fit for products, behind a barrier; with cosine scores, for which
-// `norms` has room, leaves the norms of the thread's accumulator rows.
+// Makes a window's rows, which have been copied, fit for products, behind a barrier of the block; with cosine scores,
+// for which `norms` has room, leaves the norms of the thread's accumulator rows.
 template <Score score, class S>
 __device__ __forceinline__ void prepare_window(const WindowRows<S>& rows, ScoreNorms<score, S>& norms, double eps,
                                                float (&of_row)[S::kHeads][2]) {

@@ -73,17 +73,23 @@ template <Score score, class S>
 struct ForwardStages {
   WindowMasks& masks;
   ScoreNorms<score, S>& norms;
+  PartSums<S> parts;
   WindowRows<S> queries;
   ForwardChunks<score, S, S::kWarpgroup> chunks;
 
+  // memory: the part's.
   __device__ __forceinline__ ForwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
-                                           unsigned char* memory)
-      : masks(window_masks), norms(block_norms), queries{memory}, chunks(memory + kQueriesBytes<score, S>) {}
+                                           typename PartSums<S>::Shared& sums, unsigned char* memory)
+      : masks(window_masks),
+        norms(block_norms),
+        parts(sums),
+        queries{memory},
+        chunks(memory + kQueriesBytes<score, S>) {}
 
   // Starts to copy what heads from h on need of a window.
   __device__ __forceinline__ void start(const Typed<typename S::T>& a, const BlockWindow& w, int h) {
     constexpr bool kNeedsDots = score != Score::additive;
-    masks.stage(a.row_masks, w);
+    if (is_first_part<S>()) masks.stage(a.row_masks, w);
     if (kNeedsDots) Rows<S>(a, a.dst, h).stage(queries, w.first, w.first + w.count);
     chunks.begin(Rows<S>(a, kHasKeys<score> ? a.src : a.value, h), Rows<S>(a, a.value, h), w);
   }
@@ -99,7 +105,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   using Side = Terms<true>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
-  auto& [masks, norms, queries, chunks] = stages;
+  auto& [masks, norms, parts, queries, chunks] = stages;
   const auto start = [&](const BlockWindow& next) { stages.start(a, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   Running<S> running[S::kHeads];
@@ -158,6 +164,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
         if (kNeedsDots) {
           start_product_nt<S>(p, queries, query_factors, keys, k);
           finish<S>(p);
+          parts.add(p);
         }
         if constexpr (kFactored) {
           const auto lane_factors = AdditiveFactors::of_src(lane_src[k], top[k], a.slope_below_zero);
@@ -226,40 +233,46 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       infinite += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
       if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite = NAN;
       if (others >> warp_row(v) & 1) return;
-      store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, a.features(outputs.out, i[v], h + k), a.head_dim);
+      store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, part_of_row<S>(a, outputs.out, i[v], h + k),
+                   features_of_part<S>(a));
       const float m = score == Score::additive ? of.m[v] : kLn2 * of.m[v];
       const float lse = kFactored && sum == 0 ? -INFINITY : m + log(sum);  // without factors m is
-      if (lane_in_group() == 0) static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse;
+      if (lane_in_group() == 0 && is_first_part<S>()) {
+        static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse;
+      }
     });
+    parts.add(infinite);  // and all parts have stored theirs
     others |= rows_not_zero(infinite, v);
   }
-  for_rows_of(others, w, [&](int row) {
+  for_rows_of<S>(others, w, [&](int row) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
-      edge_by_edge::forward_row<score, S::kHeadFeatures>(a, outputs, row, k);
+      edge_by_edge::forward_row<score, S::kWholeHead>(a, outputs, row, k);
     }
   });
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <Score score, class S, bool kPositions>
-constexpr int kBlocks = (S::kSmall    ? 5
-                         : S::kLarge  ? 2
-                         : S::kScaled ? 3
-                                      : 4) -
+constexpr int kBlocks = (S::kSmall       ? 5
+                         : S::kParts > 1 ? 1 + (score == Score::additive && !kPositions)
+                         : S::kLarge     ? 2
+                         : S::kScaled    ? 3 + (score == Score::additive && !kPositions)
+                                         : 4) -
                         (kPositions && S::kFeatures < 128);
 
 template <Score score, class S, bool kPositions>
-__global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
+__global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<score, S, kPositions>))
     tile_fwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                     Sharing sharing) {
   extern __shared__ __align__(kMatrixAlignment) unsigned char memory[];
   __shared__ WindowMasks masks;
   __shared__ ScoreNorms<score, S> norms;
+  __shared__ typename PartSums<S>::Shared sums;
   __shared__ typename ForwardTurns<S, kPositions>::Storage windows;
   ForwardTurns<S, kPositions> turn(a, windows, sharing);
   if (!turn) return;
   for_groups<S>(a.heads, [&](int h) {
-    ForwardStages<score, S> stages(masks, norms, memory);
+    ForwardStages<score, S> stages(masks, norms, sums, memory + part<S>() * kStagesBytes<score, S, S::kWarpgroup>);
     stages.start(a, turn.window(), h);
     do {
       forward_window<score, S, kPositions>(a, outputs, turn, h, stages);
@@ -269,14 +282,20 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<score, S, kPositions>))
 
 }  // namespace
 
+bool tile_fwd_fits(const Attention& a) {
+  const int limit = block_limit();
+  return for_tile_shape(a, [&]<Score score, class S>() {
+           constexpr int most = std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>);
+           return block_fits<score, S>(most, limit) ? cudaSuccess : cudaErrorNotSupported;
+         }) == cudaSuccess;
+}
+
 cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
   int major = 0;
   const cudaError_t error = device_attribute(cudaDevAttrComputeCapabilityMajor, major);
   if (error != cudaSuccess) return error;
   return for_tile_shape(a, [&]<Score score, class S>() {
     constexpr int bytes = kStagesBytes<score, S, false>;
-    static_assert(bytes + sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) <= 99 * 1024,
-                  "what blocks of every device from compute capability 8.0 on have");
     const bool may_be_warpgroups = S::kForWarpgroup && major == 9;
     const auto slope = static_cast<float>(a.negative_slope);
     // Factors are for slopes of 0 to 1; for others there are the kernels that take all.

@@ -30,7 +30,7 @@ constexpr int kNoLast = kMaxChunks * kChunk;
 // has no tensor cores here. Cosine's one gradient takes sums of two kinds at a time, for which large heads leave no
 // registers.
 DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim, bool is_cosine) {
-  const int64_t most = number_bytes == 2 && !is_cosine ? 256 : 128;
+  const int64_t most = is_cosine ? 128 : 256;
   return number_bytes <= 4 && head_dim <= most && head_dim * number_bytes % 16 == 0;
 }
 

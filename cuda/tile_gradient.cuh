@@ -47,11 +47,12 @@ class OutPieces {
   // All loads are under way at a time.
   __device__ __forceinline__ OutPieces(const Typed<T>& a, const Gradients& g, int node, int h) {
     for_heads<S>(a.heads, h, [&](int k) {
-      const T* out = a.features(g.out, node, h + k);
+      const T* out = part_of_row<S>(a, g.out, node, h + k);
+      const int features = features_of_part<S>(a);
 #pragma unroll
       for (int x = 0; x < kCount; ++x) {
         const int feature = piece(x) * kNumbers;
-        pieces_[k][x] = feature < a.head_dim ? *reinterpret_cast<const uint4*>(out + feature) : uint4{};
+        pieces_[k][x] = feature < features ? *reinterpret_cast<const uint4*>(out + feature) : uint4{};
       }
     });
   }
@@ -90,8 +91,8 @@ __device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, vo
                                                const Features<S>& grad, int v, float grad_scalar) {
   if constexpr (score != Score::additive) {
     const float factor = score == Score::dot ? a.logit_scale : 1;
-    store_row<S>(grad, v, factor, a.features(to, node, h), a.head_dim);
-  } else if (lane_in_group() == 0) {
+    store_row<S>(grad, v, factor, part_of_row<S>(a, to, node, h), features_of_part<S>(a));
+  } else if (lane_in_group() == 0 && is_first_part<S>()) {
     static_cast<float*>(to)[a.scalar(node, h)] = grad_scalar;
   }
 }
@@ -120,13 +121,16 @@ template <Score score, class S, bool kRows, Sums kSums = Sums::both>
 struct BackwardStages {
   WindowMasks& masks;
   ScoreNorms<score, S>& norms;
+  PartSums<S> parts;
   WindowRows<S> first, second;  // what products with chunks of the first and the second matrix are made of
   BackwardChunks<score, S, kRows> chunks;
 
+  // memory: the part's.
   __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
-                                            unsigned char* memory)
+                                            typename PartSums<S>::Shared& sums, unsigned char* memory)
       : masks(window_masks),
         norms(block_norms),
+        parts(sums),
         first{memory},
         second{kHasSecond<score, kRows> ? memory + WindowRows<S>::kBytes : memory},
         chunks(memory + kWindowsBytes<score, S, kRows>) {}
@@ -135,7 +139,7 @@ struct BackwardStages {
   __device__ __forceinline__ void start(const Typed<typename S::T>& a, const Gradients& g, const BlockWindow& w,
                                         int h) {
     const int end = w.first + w.count;
-    masks.stage(kRows ? a.row_masks : a.column_masks, w);
+    if (is_first_part<S>()) masks.stage(kRows ? a.row_masks : a.column_masks, w);
     const Rows<S> grads(a, g.grad_out, h), queries(a, a.dst, h), values(a, a.value, h), keys(a, a.src, h);
     if (kSums != Sums::of_value) (kRows ? grads : values).stage(first, w.first, end);
     if (kHasSecond<score, kRows>) (kRows ? queries : keys).stage(second, w.first, end);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile_norms.cuh"
+#include "tile_parts.cuh"
 
 namespace dfgnn::cuda::tile {
 
@@ -13,9 +14,9 @@ class Rows {
   using T = typename S::T;
   Rows() = default;
   __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, int h)
-      : from_(reinterpret_cast<const unsigned char*>(a.features(data, row(), h + head())) + byte_of_head()),
+      : from_(reinterpret_cast<const unsigned char*>(part_of_row<S>(a, data, row(), h + head())) + byte_of_head()),
         stride_(a.heads * a.head_dim * static_cast<int>(sizeof(T))),
-        valid_(byte_of_head() < a.head_dim * static_cast<int>(sizeof(T)) && h + head() < a.heads) {}
+        valid_(byte_of_head() < features_of_part<S>(a) * static_cast<int>(sizeof(T)) && h + head() < a.heads) {}
 
   // Starts copying rows [first, first + kRows); those at and past `end` become zeros.
   template <int kRows>

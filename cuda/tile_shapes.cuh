@@ -13,10 +13,12 @@ cudaError_t for_tile_features(int head_dim, const Launch& launch) {
   if (head_dim <= 16) return launch.template operator()<Shape<T, 32, kTf32, 2>>();
   if (head_dim <= 32) return launch.template operator()<Shape<T, 32, kTf32>>();
   if (head_dim <= 64) return launch.template operator()<Shape<T, 64, kTf32>>();
-  if constexpr (takes_heads(sizeof(T), 256, false)) {
-    if (head_dim > 128) return launch.template operator()<Shape<T, 256>>();
+  if (head_dim <= 128) return launch.template operator()<Shape<T, 128, kTf32>>();
+  if constexpr (sizeof(T) == 4) {
+    return launch.template operator()<Shape<T, 128, false, 1, 2>>();
+  } else {
+    return launch.template operator()<Shape<T, 256>>();
   }
-  return launch.template operator()<Shape<T, 128, kTf32>>();
 }
 
 // Calls launch.operator()<score, S>(), for what takes_heads.
@@ -27,7 +29,7 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
   if (!takes_heads(number_bytes, a.head_dim, is_cosine) || a.score == Score::additive_v2) return cudaErrorNotSupported;
   const auto with_score = [&]<class S>() {
     if (a.score == Score::dot) return launch.template operator()<Score::dot, S>();
-    if constexpr (takes_heads(sizeof(typename S::T), S::kFeatures, true)) {
+    if constexpr (takes_heads(sizeof(typename S::T), S::kWholeHead, true)) {
       if (is_cosine) return launch.template operator()<Score::cosine, S>();
     }
     return launch.template operator()<Score::additive, S>();
@@ -46,12 +48,24 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
 // Whether anything depends on the place of an edge: the kernels' kPositions.
 inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
 
+// The shared memory of a block of the current device, and whether it does for matrices of stages_bytes a part.
+inline int block_limit() {
+  int limit = 0;
+  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess ? limit : 0;
+}
+template <Score score, class S>
+bool block_fits(int stages_bytes, int limit) {
+  constexpr int kFixed = sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) + sizeof(typename PartSums<S>::Shared);
+  return S::kParts * stages_bytes + kFixed <= limit;
+}
+
 // Launches a kernel over tiles and heads, of which a multiprocessor has so many blocks, and whose last parameter is how
-// they share windows. kDependent: see dependent.cuh.
+// they share windows. stages_bytes: of a part. kDependent: see dependent.cuh.
 template <class S, bool kPositions, bool kDependent = false, class Kernel, class... Arguments>
-cudaError_t launch_tile(Kernel kernel, int blocks_each, int shared_bytes, const Attention& a, cudaStream_t stream,
+cudaError_t launch_tile(Kernel kernel, int blocks_each, int stages_bytes, const Attention& a, cudaStream_t stream,
                         const Arguments&... arguments) {
   if (a.num_dst == 0 || a.heads == 0) return cudaSuccess;
+  const int shared_bytes = S::kParts * stages_bytes;
   cudaError_t error = allow_shared_memory(kernel, shared_bytes);
   if (error != cudaSuccess) return error;
   const int64_t room = window_blocks(a.num_tiles);
@@ -62,11 +76,11 @@ cudaError_t launch_tile(Kernel kernel, int blocks_each, int shared_bytes, const 
     if (error != cudaSuccess) return error;
     sharing = Sharing::several(room, blocks_each * multiprocessors);
   }
-  const dim3 grid(sharing.blocks, group_blocks<S>(room, a.heads));
+  const dim3 grid(sharing.blocks, group_blocks<S>(room, a.heads)), block(kThreads, S::kParts);
   if constexpr (kDependent) {
-    return launch_dependent(kernel, grid, kThreads, shared_bytes, stream, arguments..., sharing);
+    return launch_dependent(kernel, grid, block, shared_bytes, stream, arguments..., sharing);
   }
-  kernel<<<grid, kThreads, shared_bytes, stream>>>(arguments..., sharing);
+  kernel<<<grid, block, shared_bytes, stream>>>(arguments..., sharing);
   return cudaGetLastError();
 }
 

@@ -4,7 +4,7 @@
 // backward pass over sources "rows" are columns and the compressed form is the CSC.
 #pragma once
 
-#include "tile.cuh"
+#include "tile_parts.cuh"
 
 namespace dfgnn::cuda::tile {
 
@@ -77,9 +77,11 @@ __device__ __forceinline__ void for_heads(int heads, int h, const Visit& visit) 
   }
 }
 
-// Calls visit(row) for the rows of a set, as bits; what the warp has stored of them before comes first.
-template <class Visit>
+// Calls visit(row) for the rows of a set, as bits, in the first part's warps; what the warp has stored of them before
+// comes first.
+template <class S, class Visit>
 __device__ __forceinline__ void for_rows_of(uint32_t rows, const BlockWindow& w, const Visit& visit) {
+  if (!is_first_part<S>()) return;
   __syncwarp();
   for (; rows != 0; rows &= rows - 1) {
     const int row = threadIdx.x / kWarp * kWarpRows + __ffs(rows) - 1;

@@ -89,10 +89,10 @@ bool has_wide_heads(const Attention& attention) {
 }
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
-// save on each node: fitted to the times of all on the batches of docs/performance.md (H200, one head of 128; of large
-// heads, of 136, 192 and 256, those and batches of nearest neighbours). Of small heads (1, 4 and 8 of 8, 16 and 32
-// features) a block costs so many times that, and nothing is saved on nodes; and of several tiny ones, which lie beside
-// zeros there, so many times more.
+// save on each node, or, of large heads in float32, lose: fitted to the times of all on the batches of
+// docs/performance.md (H200, one head of 128; of large heads, of 136, 192 and 256, those and batches of nearest
+// neighbours; of float32's, H100). Of small heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times
+// that, and nothing is saved on nodes; and of several tiny ones, which lie beside zeros there, so many times more.
 // _may_choose_tile() of graph.py bounds them all: no block for less than 54, no node for more than 20; and repeats
 // the least of kBlockEdges, and kTiles[0].
 constexpr int64_t kSmallHead = 32, kTinyHead = 8;
@@ -103,17 +103,19 @@ struct TileCosts {
   TileCost dot, cosine, additive;
   double small, tiny;
 };
-// Of large heads half precision alone has kernels, and none for cosine scores.
-enum HeadKind { float32, half, large_half };
+// Of large heads there are no kernels for cosine scores.
+enum HeadKind { float32, half, large_float32, large_half };
 HeadKind kind_of_heads(const Attention& attention) {
-  if (attention.value.element_size() != 2) return float32;
-  return attention.head_dim() > kManyFeatures ? large_half : half;
+  const bool is_half = attention.value.element_size() == 2;
+  if (attention.head_dim() > kManyFeatures) return is_half ? large_half : large_float32;
+  return is_half ? half : float32;
 }
 
-constexpr TileCosts kTileCosts[3][2] = {
+constexpr TileCosts kTileCosts[4][2] = {
     // forward, backward
     {{{94, 4.5}, {80, 4.5}, {100, 5.5}, 0.9, 2}, {{109, 5.0}, {100, 10.0}, {100, 5.5}, 0.7, 2.5}},  // float32
     {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15, 1}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.15, 1}},    // half
+    {{{56, -0.5}, {}, {56, -0.5}, 1, 1}, {{70, 0}, {}, {64, 0}, 1, 1}},                             // large_float32
     {{{61, 9.0}, {}, {75, 10.0}, 1, 1}, {{62, 7.5}, {}, {74, 14.0}, 1, 1}},                         // large_half
 };
 
@@ -142,10 +144,11 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
 struct BlockEdges {
   double dot, cosine, additive;
 };
-constexpr BlockEdges kBlockEdges[3][2] = {
+constexpr BlockEdges kBlockEdges[4][2] = {
     // forward, backward
     {{87, 64, 100}, {86, 100, 90}},  // float32
     {{58, 54, 92}, {64, 69, 75}},    // half
+    {{110, 0, 70}, {105, 0, 115}},   // large_float32
     {{59, 0, 59}, {64, 0, 59}},      // large_half
 };
 constexpr int64_t kTiles[2] = {300, 120};  // forward, backward

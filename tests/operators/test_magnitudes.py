@@ -45,7 +45,7 @@ def assert_rows_near(
     assert_near(out.double() / size, expected / size, FORWARD_TOLERANCE[DTYPE], "out")
 
 
-@pytest.mark.parametrize("head_dim", [20, 64, 128])
+@pytest.mark.parametrize("head_dim", [20, 64, 128, 256])
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("score", SCORES)
 def test_features(score, path, head_dim, device):
@@ -67,7 +67,7 @@ def test_features(score, path, head_dim, device):
         assert_near(in_units, gradient, BACKWARD_TOLERANCE[DTYPE], name)
 
 
-@pytest.mark.parametrize("head_dim", [16, 32, 128])
+@pytest.mark.parametrize("head_dim", [16, 32, 128, 256])
 @pytest.mark.parametrize("largest", [12, 60])
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("score", SCORES)
@@ -122,7 +122,7 @@ def test_large_before_likely(score, path, largest, head_dim, device):
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("head_dim", [16, 64])
+@pytest.mark.parametrize("head_dim", [16, 64, 256])
 @pytest.mark.parametrize("path", METHODS)
 def test_infinite_feature(path, head_dim, name, value, device):
     """Rows that have nothing to do with the node are what they are without it."""

@@ -32,10 +32,11 @@ def test_tile(score, dtype, heads, head_dim, edge_terms, device):
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 @pytest.mark.parametrize("edge_terms", [False, True])
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 256), (2, 136), (3, 200)])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_wide_heads(score, dtype, heads, head_dim, edge_terms, dropout_p, device):
-    """Of more features than there are registers for the gradients of both keys and values."""
+    """Of more features than there are registers for the gradients of both keys and values, or, in
+    float32, than a warpgroup takes."""
     graph = graphs.duplicate_edges(graphs.batch([150, 40, 1, 97, 300], 0.1)).to(device)
     operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms)
     options = {"dropout_p": dropout_p, "seed": torch.tensor([7], device=device)}

@@ -203,9 +203,10 @@ def test_tiles(log, score):
     assert log(3, "float32", score, "auto", **TILES).startswith("dfgnn: method=tile: 0 blocks ")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_tiles_of_large_heads(log, score):
-    chosen = log(3, "bfloat16", score, "auto", **TILES, head_dim=256)
+def test_tiles_of_large_heads(log, score, dtype):
+    chosen = log(3, dtype, score, "auto", **TILES, head_dim=256)
     assert chosen.startswith("dfgnn: method=tile: 0 blocks ")
 
 
@@ -215,7 +216,8 @@ def test_tiles_of_large_heads(log, score):
         ("dot", "float32", {"tile_blocks": 1 << 20}),  # more work than the edges are
         ("dot", "float32", {"tile_blocks": -1}),
         ("dot", "float32", {"head_dim": 5}),  # no multiple of 16 bytes
-        ("dot", "float32", {"head_dim": 132}),
+        ("dot", "float32", {"head_dim": 260}),
+        ("cosine", "float32", {"head_dim": 132}),
         ("dot", "bfloat16", {"head_dim": 4}),
         ("dot", "bfloat16", {"head_dim": 264}),
         ("cosine", "bfloat16", {"head_dim": 136}),

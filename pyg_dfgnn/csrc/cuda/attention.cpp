@@ -118,7 +118,8 @@ ForwardResult forward_cuda(Attention given, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
   auto a = align(std::move(given));
   const bool by_resident = method == Method::resident && cuda::resident_fwd_fits(operands_of(a));
-  if (!by_resident && method != Method::tile) set_scales(a);
+  const bool by_tile = method == Method::tile && cuda::tile_fwd_fits(operands_of(a));
+  if (!by_resident && !by_tile) set_scales(a);
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
   auto out = empty({a.num_dst(), a.heads(), a.head_dim()}, options);
@@ -129,7 +130,7 @@ ForwardResult forward_cuda(Attention given, Method method) {
   if (method == Method::pmf) {
     const Workspace workspace(cuda::pmf_fwd_workspace(operands), options);
     C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace, stream));
-  } else if (method == Method::tile) {
+  } else if (by_tile) {
     C10_CUDA_CHECK(cuda::tile_fwd(with_precision(operands), outputs, stream));
   } else if (by_resident) {
     C10_CUDA_CHECK(cuda::resident_fwd(operands, outputs, stream));
