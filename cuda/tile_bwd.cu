@@ -80,7 +80,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
-    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
+    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block, or its part
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
@@ -215,7 +215,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
-    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block
+    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block, or its part
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     RowTerms lane_row[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, delta, scale, lane_node, h + k); });
@@ -375,10 +375,8 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
 }  // namespace
 
 bool tile_bwd_fits(const Attention& a) {
-  const int limit = block_limit();
   return for_tile_shape(a, [&]<Score score, class S>() {
-           const int most = std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>);
-           return block_fits<score, S>(most, limit) ? cudaSuccess : cudaErrorNotSupported;
+           return check_room<score, S>(std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>));
          }) == cudaSuccess;
 }
 

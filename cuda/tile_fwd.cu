@@ -31,6 +31,12 @@ using ForwardChunks = Chunks<S, kHasKeys<score>, true, (!kHasKeys<score> || S::k
 template <Score score, class S, bool kWarpgroup>
 constexpr int kStagesBytes = kQueriesBytes<score, S> + ForwardChunks<score, S, kWarpgroup>::kBytes;
 
+// Of code for a device of that compute capability.
+template <Score score, class S>
+int stages_bytes(int major) {
+  return S::kForWarpgroup && major == 9 ? kStagesBytes<score, S, true> : kStagesBytes<score, S, false>;
+}
+
 // The softmax of a warp's rows, and what it weights, as chunks go by.
 template <class S>
 struct Running {
@@ -251,12 +257,15 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   });
 }
 
-// Of a multiprocessor, as many as registers and shared memory leave room for.
+// Of a multiprocessor, as many as registers and shared memory leave room for: for one more of scaled values alone, on
+// Hopper.
+template <Score score, class S, bool kPositions>
+constexpr bool kOneMore = S::kWarpgroup && score == Score::additive && !kPositions;
 template <Score score, class S, bool kPositions>
 constexpr int kBlocks = (S::kSmall       ? 5
-                         : S::kParts > 1 ? 1 + (score == Score::additive && !kPositions)
+                         : S::kParts > 1 ? 1 + kOneMore<score, S, kPositions>
                          : S::kLarge     ? 2
-                         : S::kScaled    ? 3 + (score == Score::additive && !kPositions)
+                         : S::kScaled    ? 3 + kOneMore<score, S, kPositions>
                                          : 4) -
                         (kPositions && S::kFeatures < 128);
 
@@ -283,10 +292,10 @@ __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<score, S, kPosit
 }  // namespace
 
 bool tile_fwd_fits(const Attention& a) {
-  const int limit = block_limit();
-  return for_tile_shape(a, [&]<Score score, class S>() {
-           constexpr int most = std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>);
-           return block_fits<score, S>(most, limit) ? cudaSuccess : cudaErrorNotSupported;
+  int major = 0;
+  return device_attribute(cudaDevAttrComputeCapabilityMajor, major) == cudaSuccess &&
+         for_tile_shape(a, [&]<Score score, class S>() {
+           return check_room<score, S>(stages_bytes<score, S>(major));
          }) == cudaSuccess;
 }
 
@@ -295,15 +304,12 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
   const cudaError_t error = device_attribute(cudaDevAttrComputeCapabilityMajor, major);
   if (error != cudaSuccess) return error;
   return for_tile_shape(a, [&]<Score score, class S>() {
-    constexpr int bytes = kStagesBytes<score, S, false>;
-    const bool may_be_warpgroups = S::kForWarpgroup && major == 9;
     const auto slope = static_cast<float>(a.negative_slope);
     // Factors are for slopes of 0 to 1; for others there are the kernels that take all.
     const bool is_general = kHasFactors<score, S, false> && !(slope > 0 && slope <= 1);
     const auto launch = [&]<bool kPositions>() {
       return launch_tile<S, kPositions>(tile_fwd_kernel<score, S, kPositions>, kBlocks<score, S, kPositions>,
-                                        may_be_warpgroups ? kStagesBytes<score, S, true> : bytes, a, stream,
-                                        Typed<typename S::T>{a}, outputs);
+                                        stages_bytes<score, S>(major), a, stream, Typed<typename S::T>{a}, outputs);
     };
     return needs_positions(a) || is_general ? launch.template operator()<true>() : launch.template operator()<false>();
   });

@@ -27,8 +27,8 @@ constexpr int kMaskDisordered =
 constexpr int kNoLast = kMaxChunks * kChunk;
 
 // Whether heads of that size, in numbers of so many bytes, have kernels: rows are made of 16-byte pieces, and double
-// has no tensor cores here. Cosine's one gradient takes sums of two kinds at a time, for which large heads leave no
-// registers.
+// has no tensor cores here. Cosine's one gradient takes sums of two kinds at a time, for which large heads in half
+// precision leave no registers, and norms of whole heads, of which a part in float32 has half.
 DFGNN_ANYWHERE constexpr bool takes_heads(int64_t number_bytes, int64_t head_dim, bool is_cosine) {
   const int64_t most = is_cosine ? 128 : 256;
   return number_bytes <= 4 && head_dim <= most && head_dim * number_bytes % 16 == 0;

@@ -38,9 +38,11 @@ __device__ __forceinline__ void sync_part() {
   }
 }
 
-// Adds what the same threads of two parts have; both get the same sums. All lanes of a warp come.
+// Adds what the same threads of two parts have; both get the sums. All lanes of a warp come, with products ended.
 template <class S>
 class PartSums {
+  static_assert(S::kParts == 1 || S::kScaled, "products of others may be under way");
+
  public:
   struct Storage {
     float4 slots[S::kParts][kChunk / 8][kThreads];

@@ -48,15 +48,14 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
 // Whether anything depends on the place of an edge: the kernels' kPositions.
 inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
 
-// The shared memory of a block of the current device, and whether it does for matrices of stages_bytes a part.
-inline int block_limit() {
-  int limit = 0;
-  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess ? limit : 0;
-}
+// Whether a block of the current device has the shared memory, with matrices of stages_bytes a part, and else an error.
 template <Score score, class S>
-bool block_fits(int stages_bytes, int limit) {
+cudaError_t check_room(int stages_bytes) {
   constexpr int kFixed = sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) + sizeof(typename PartSums<S>::Shared);
-  return S::kParts * stages_bytes + kFixed <= limit;
+  int limit = 0;
+  const cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit);
+  if (error != cudaSuccess) return error;
+  return S::kParts * stages_bytes + kFixed + kMatrixAlignment <= limit ? cudaSuccess : cudaErrorNotSupported;
 }
 
 // Launches a kernel over tiles and heads, of which a multiprocessor has so many blocks, and whose last parameter is how

@@ -86,6 +86,7 @@ using ForwardResult = std::tuple<at::Tensor, at::Tensor>;  // out T [N_dst, H, D
 ForwardResult forward_cpu(const Attention& attention);
 Gradients backward_cpu(const Attention& attention, const Saved& saved);
 
+// Method tile: where it can run.
 ForwardResult forward_cuda(Attention attention, Method method);
 Gradients backward_cuda(Attention attention, const Saved& saved, Method method);
 

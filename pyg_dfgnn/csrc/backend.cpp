@@ -36,7 +36,7 @@ struct Cuda {
     auto attention = make_attention(call);
     const auto head_dim = attention.head_dim();
     attention = with_whole_vectors(call, std::move(attention));
-    const auto method = choose_method(call, attention, Pass::forward);
+    const auto method = choose_method(call, attention, Pass::forward, tile_fits_cuda);
     auto [out, lse] = forward_cuda(with_tiles(std::move(attention), method, Pass::forward), method);
     return {with_head_dim(out, head_dim), lse};
   }
@@ -47,7 +47,7 @@ struct Cuda {
     auto saved = make_saved(call, inputs, given);
     saved.grad_out = with_head_dim(saved.grad_out, attention.head_dim());
     saved.out = with_head_dim(saved.out, attention.head_dim());
-    const auto method = choose_method(call, attention, Pass::backward);
+    const auto method = choose_method(call, attention, Pass::backward, tile_fits_cuda);
     auto gradients = backward_cuda(with_tiles(std::move(attention), method, Pass::backward), saved, method);
     for (auto* gradient : {&gradients.dst, &gradients.src, &gradients.value}) {
       if (gradient->defined()) *gradient = with_head_dim(*gradient, given.head_dim());

@@ -32,7 +32,9 @@ void log_choice(Method method, const std::string& why) {
   std::fprintf(stderr, "dfgnn: method=%s: %s\n", name, why.c_str());
 }
 
-bool tile_can_run(const Attention& attention) { return tile_takes_heads(attention, attention.head_dim()); }
+bool tile_can_run(const Attention& attention, Pass pass, TileFits fits) {
+  return tile_takes_heads(attention, attention.head_dim()) && (!fits || fits(attention, pass));
+}
 
 // Tiles that are listed, of a size that is known and fits in shared memory (of all but small GPUs, where smmf runs);
 // with cosine scores one x alone, and all of its gradient.
@@ -153,13 +155,14 @@ constexpr BlockEdges kBlockEdges[4][2] = {
 };
 constexpr int64_t kTiles[2] = {300, 120};  // forward, backward
 
-bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass) {
+// may_be_tile: whether tile's blocks are known, and can run.
+bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass, bool may_be_tile) {
   const bool is_backward = pass == Pass::backward;
   const int64_t nodes = attention.num_dst(), edges = attention.num_edges();
   if (!resident_can_run(call, attention, pass)) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
   if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
-  if (blocks < 0 || !tile_can_run(attention) || !tile_is_cheaper(attention, blocks, pass)) return true;
+  if (!may_be_tile || !tile_is_cheaper(attention, blocks, pass)) return true;
   const double block_edges = of_score(kBlockEdges[kind_of_heads(attention)][is_backward], attention.score);
   return static_cast<double>(edges) < block_edges * static_cast<double>(blocks);
 }
@@ -190,16 +193,17 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   return is_near && bytes != 2 && !short_rows && !by_runs;
 }
 
-Method choose_automatically(const Call& call, const Attention& attention, Pass pass) {
+Method choose_automatically(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {
   const int64_t blocks = call.route.tile_blocks.guard_int(__FILE__, __LINE__);
   const auto log = [](Method method, const auto&... words) {
     if (log_enabled()) log_choice(method, c10::str(words...));
     return method;
   };
-  if (resident_is_cheaper(call, attention, blocks, pass)) {
+  const bool may_be_tile = blocks >= 0 && attention.tiles.defined() && tile_can_run(attention, pass, tile_fits);
+  if (resident_is_cheaper(call, attention, blocks, pass, may_be_tile)) {
     return log(Method::resident, attention.tile_nodes, " nodes a tile, ", attention.num_edges(), " edges");
   }
-  if (blocks >= 0 && attention.tiles.defined() && tile_can_run(attention) && tile_is_cheaper(attention, blocks, pass)) {
+  if (may_be_tile && tile_is_cheaper(attention, blocks, pass)) {
     return log(Method::tile, blocks, " blocks of nodes for ", attention.num_edges(), " edges");
   }
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
@@ -227,16 +231,16 @@ bool resident_takes_heads(const Attention& attention, int64_t head_dim) {
          cuda::resident::takes_heads(attention.value.element_size(), attention.heads(), head_dim);
 }
 
-Method choose_method(const Call& call, const Attention& attention, Pass pass) {
+Method choose_method(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {
   if (call.op == Op::smmf) return Method::smmf;
   if (call.op == Op::pmf) return Method::pmf;
   const auto& method = call.route.method;
   if (method == "smmf") return Method::smmf;
   if (method == "pmf") return Method::pmf;
-  if (method == "tile") return tile_can_run(attention) ? Method::tile : Method::smmf;
+  if (method == "tile") return tile_can_run(attention, pass, tile_fits) ? Method::tile : Method::smmf;
   if (method == "resident") return resident_can_run(call, attention, pass) ? Method::resident : Method::smmf;
   TORCH_CHECK(method == "auto", "method: expected 'auto', 'smmf', 'pmf', 'tile' or 'resident', got '", method, "'");
-  return choose_automatically(call, attention, pass);
+  return choose_automatically(call, attention, pass, tile_fits);
 }
 
 }  // namespace dfgnn

@@ -20,9 +20,14 @@ enum class Pass { forward, backward };
 // - pmf is taken also without a super node where rows are long and what it stores is small enough, or, backward, where
 //   that is next to nothing; never for additive_v2, nor where smmf takes narrow heads or short rows side by side.
 //
-// Where the tile kernels cannot run (float64, head sizes over 128, or of dot and additive scores in half precision over
-// 256, or, where cuda/padding.h leaves them so, no multiple of 16 bytes, additive_v2, num_dst != num_src), smmf does.
-Method choose_method(const Call& call, const Attention& attention, Pass pass);
+// Where the tile kernels cannot run (float64, head sizes over 256, of cosine scores over 128, or, where cuda/padding.h
+// leaves them so, no multiple of 16 bytes, additive_v2, num_dst != num_src; or not tile_fits), "auto" chooses among the
+// others, and smmf takes the place of tile.
+using TileFits = bool (*)(const Attention&, Pass);
+Method choose_method(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits = nullptr);
+
+// Whether a block of the tensors' device has shared memory for the tile kernels.
+bool tile_fits_cuda(const Attention& attention, Pass pass);
 
 // Whether these kernels take the call, were its heads of that size.
 bool tile_takes_heads(const Attention& attention, int64_t head_dim);

@@ -6,7 +6,7 @@ import reference
 import torch
 from calls import assert_near, check_backward, check_forward, make_operands, run
 
-SHAPES = [(3, 8), (1, 32), (2, 64), (1, 128)]
+SHAPES = [(3, 8), (1, 32), (2, 64), (1, 128), (1, 256)]
 
 
 EMPTY = 40

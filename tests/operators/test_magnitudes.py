@@ -122,13 +122,13 @@ def test_large_before_likely(score, path, largest, head_dim, device):
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("head_dim", [16, 64, 256])
+@pytest.mark.parametrize(("head_dim", "feature"), [(16, 5), (64, 5), (256, 5), (256, 250)])
 @pytest.mark.parametrize("path", METHODS)
-def test_infinite_feature(path, head_dim, name, value, device):
+def test_infinite_feature(path, head_dim, feature, name, value, device):
     """Rows that have nothing to do with the node are what they are without it."""
     graph = graphs.batch([10, 70, 33], 0.5).to(device)
     operands = make_operands("dot", graph, 2, head_dim, DTYPE)
-    operands[name][12, 1, 5] = value
+    operands[name][12, 1, feature] = value
     expected, expected_lse = reference.attention("dot", graph, operands)
     out, lse = run(path, "dot", graph, operands)
     finite = expected.isfinite()

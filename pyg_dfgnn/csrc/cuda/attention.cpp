@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "../../../cuda/tile_geometry.h"
+#include "../method.h"
 #include "../operands.h"
 #include "tensors.h"
 
@@ -114,12 +115,20 @@ class Workspace {
 
 }  // namespace
 
+bool tile_fits_cuda(const Attention& a, Pass pass) {
+  const c10::cuda::CUDAGuard guard(a.value.device());
+  cuda::Attention shape{};
+  shape.type = type_of(a.value);
+  shape.score = score_of(a.score);
+  shape.head_dim = static_cast<int>(a.head_dim());
+  return pass == Pass::forward ? cuda::tile_fwd_fits(shape) : cuda::tile_bwd_fits(shape);
+}
+
 ForwardResult forward_cuda(Attention given, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
   auto a = align(std::move(given));
   const bool by_resident = method == Method::resident && cuda::resident_fwd_fits(operands_of(a));
-  const bool by_tile = method == Method::tile && cuda::tile_fwd_fits(operands_of(a));
-  if (!by_resident && !by_tile) set_scales(a);
+  if (!by_resident && method != Method::tile) set_scales(a);
   const auto options = a.value.options();
   const auto scalars = options.dtype(accumulate_type(a.value.scalar_type()));
   auto out = empty({a.num_dst(), a.heads(), a.head_dim()}, options);
@@ -130,7 +139,7 @@ ForwardResult forward_cuda(Attention given, Method method) {
   if (method == Method::pmf) {
     const Workspace workspace(cuda::pmf_fwd_workspace(operands), options);
     C10_CUDA_CHECK(cuda::pmf_fwd(operands, outputs, workspace, stream));
-  } else if (by_tile) {
+  } else if (method == Method::tile) {
     C10_CUDA_CHECK(cuda::tile_fwd(with_precision(operands), outputs, stream));
   } else if (by_resident) {
     C10_CUDA_CHECK(cuda::resident_fwd(operands, outputs, stream));
@@ -145,7 +154,7 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
   const c10::cuda::CUDAGuard guard(given.value.device());
   auto a = align(std::move(given));
   const bool by_resident = method == Method::resident && cuda::resident_bwd_fits(operands_of(a));
-  const bool by_tile = method == Method::tile && cuda::tile_bwd_fits(operands_of(a));
+  const bool by_tile = method == Method::tile;
   const bool is_one_x = saved.sum_x && a.dst.is_same(a.src) && (by_resident || by_tile);
   if (!by_resident && !by_tile) set_scales(a);
   const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out);
