@@ -32,7 +32,9 @@ def precision(request, monkeypatch):
 
 
 @pytest.mark.parametrize("edge_terms", [False, True], ids=["plain", "edge_terms"])
-@pytest.mark.parametrize(("heads", "head_dim"), [(3, 8), (2, 32), (1, 60), (2, 64), (1, 128), (1, 256)])
+@pytest.mark.parametrize(
+    ("heads", "head_dim"), [(3, 8), (2, 32), (1, 60), (2, 64), (1, 128), (1, 256)]
+)
 @pytest.mark.parametrize("score", SCORES)
 def test_accuracy(score, heads, head_dim, edge_terms, precision, device):
     graph = graphs.batch([1, 0, 10, 70, 33, 150], 0.4).to(device)
