@@ -80,7 +80,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
-    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block, or its part
+    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the part
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     float lane_src[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
@@ -215,7 +215,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   chunks.set_chunks(active);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
-    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the block, or its part
+    const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the part
     const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
     RowTerms lane_row[S::kHeads];
     for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, delta, scale, lane_node, h + k); });

@@ -2,10 +2,10 @@
 // weights in registers; for each warp
 //   product_nt: acc[16 x 32]  = A[16 x F] * chunk[32 x F]^T   (logits, gradients of probabilities)
 //   product_nn: acc[16 x F] += P[16 x 32] * chunk[32 x F]     (outputs and gradients of features)
-// P stays in the registers that product_nt left it in (FlashAttention-2, Dao 2023). Where S::kWarpgroup the warps of the
-// block, or of its part (tile_parts.cuh), make them together, so that all must come, and those of 16-bit numbers are under way from start_ to finish().
-// Those of scaled ones have ended when start_ returns: their registers and shared memory are wanted for scaling what
-// comes next.
+// P stays in the registers that product_nt left it in (FlashAttention-2, Dao 2023). Where S::kWarpgroup the warps of
+// the block, or of its part (tile_parts.cuh), make them together, so that all must come, and those of 16-bit numbers
+// are under way from start_ to finish(). Those of scaled ones have ended when start_ returns: their registers and
+// shared memory are wanted for scaling what comes next.
 #pragma once
 
 #include "tile_tf32.cuh"

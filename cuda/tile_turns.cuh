@@ -24,8 +24,7 @@ struct Sharing {
 // What others wait for are instructions, of which this takes some; and where something depends on the place of an edge,
 // registers are short.
 template <class S, bool kPositions>
-constexpr bool kTakesSeveral =
-    sizeof(typename S::T) == 2 && S::kHeadFeatures >= 128 && S::kParts == 1 && !kPositions;
+constexpr bool kTakesSeveral = sizeof(typename S::T) == 2 && S::kHeadFeatures >= 128 && S::kParts == 1 && !kPositions;
 
 // The windows of a block, one after another. With kSeveral the next one is known, and can be on its way, before what is
 // at work has ended.
