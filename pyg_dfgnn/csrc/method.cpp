@@ -155,14 +155,14 @@ constexpr BlockEdges kBlockEdges[4][2] = {
 };
 constexpr int64_t kTiles[2] = {300, 120};  // forward, backward
 
-// may_be_tile: whether tile's blocks are known, and can run.
-bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass, bool may_be_tile) {
+// tile_pays: whether tile can run, and is cheaper than smmf and pmf.
+bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass, bool tile_pays) {
   const bool is_backward = pass == Pass::backward;
   const int64_t nodes = attention.num_dst(), edges = attention.num_edges();
   if (!resident_can_run(call, attention, pass)) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
   if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
-  if (!may_be_tile || !tile_is_cheaper(attention, blocks, pass)) return true;
+  if (!tile_pays) return true;
   const double block_edges = of_score(kBlockEdges[kind_of_heads(attention)][is_backward], attention.score);
   return static_cast<double>(edges) < block_edges * static_cast<double>(blocks);
 }
@@ -199,11 +199,12 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
     if (log_enabled()) log_choice(method, c10::str(words...));
     return method;
   };
-  const bool may_be_tile = blocks >= 0 && attention.tiles.defined() && tile_can_run(attention, pass, tile_fits);
-  if (resident_is_cheaper(call, attention, blocks, pass, may_be_tile)) {
+  const bool tile_pays = blocks >= 0 && attention.tiles.defined() && tile_is_cheaper(attention, blocks, pass) &&
+                         tile_can_run(attention, pass, tile_fits);
+  if (resident_is_cheaper(call, attention, blocks, pass, tile_pays)) {
     return log(Method::resident, attention.tile_nodes, " nodes a tile, ", attention.num_edges(), " edges");
   }
-  if (may_be_tile && tile_is_cheaper(attention, blocks, pass)) {
+  if (tile_pays) {
     return log(Method::tile, blocks, " blocks of nodes for ", attention.num_edges(), " edges");
   }
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
