@@ -43,6 +43,12 @@ DFGNN_EVERYWHERE constexpr int64_t place_bytes_of(int64_t nodes) { return (2 * n
 DFGNN_EVERYWHERE constexpr int64_t number_bytes_of(int64_t nodes) { return (4 * nodes + 15) / 16 * 16; }
 DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batches * (kGroups * kBatch * 4); }
 
+// A chunk, or what the backward pass has of edges and nodes in its place.
+DFGNN_EVERYWHERE constexpr int64_t chunk_or_edge_bytes_of(int64_t nodes, int64_t edge_bytes) {
+  const int64_t chunk = chunk_bytes_of(nodes), edges = 3 * edge_bytes + place_bytes_of(nodes);
+  return chunk > edges ? chunk : edges;
+}
+
 // At the most so many batches have nodes with as many of their own, one of them `longest`: a slice has as many as the
 // longest of its nodes, which are in order.
 template <class N>
@@ -54,7 +60,7 @@ DFGNN_EVERYWHERE constexpr int64_t batches_of_slices(int64_t of_nodes, int64_t l
 }
 
 // All that a tile takes in a pass. Where the longest row is known, to have so many edges, rows' batches may be fewer.
-// Cosine scores have a number of each node beside, and two in the backward pass.
+// Cosine scores have a number of each node beside, and two in the backward pass; other scores a list of slots in that.
 constexpr int64_t kTooMany = 1 << 14;
 constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degree, bool is_cosine) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
@@ -66,10 +72,8 @@ constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degr
 }
 constexpr int64_t backward_bytes(int64_t nodes, int64_t batches, bool is_cosine) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
-  const int64_t chunk = chunk_bytes_of(nodes), edges = edge_bytes_of(batches);
-  const int64_t reordered = 3 * edges + place_bytes_of(nodes);
-  return (chunk > reordered ? chunk : reordered) + 3 * edges + 2 * row_bytes_of(nodes) +
-         2 * is_cosine * number_bytes_of(nodes);
+  const int64_t edges = edge_bytes_of(batches), beside = is_cosine ? 2 * number_bytes_of(nodes) : edges / 2;
+  return chunk_or_edge_bytes_of(nodes, edges) + 3 * edges + 2 * row_bytes_of(nodes) + beside;
 }
 
 }  // namespace dfgnn::cuda::resident

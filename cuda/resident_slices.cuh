@@ -126,6 +126,17 @@ class Slices {
     }
   }
 
+  // The same for the row of a lane's group, in that slice; its lanes share the batches.
+  template <class Visit>
+  __device__ __forceinline__ void for_shared_batches(int slice, const SliceRow& row, const Visit& visit) const {
+    const int size = row.live ? degree(row.node) : 0, first = begins[row.node];
+    const int begin = slices_[slice], batches = slices_[slice + 1] - begin;
+#pragma unroll 1
+    for (int b = lane_in_group(); b < batches; b += kLanes) {
+      visit((begin + b) * kGroups + lane_group(), first + b * kBatch, size - b * kBatch);
+    }
+  }
+
   // The other node of an edge, of the tile.
   __device__ __forceinline__ int node(int slot) const {
     return reinterpret_cast<const int*>(offsets)[slot] / kRowBytes;

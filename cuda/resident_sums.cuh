@@ -1,15 +1,20 @@
 // Sums over edges of weights times the rows of a chunk that the edges lead to.
 #pragma once
 
+#include <climits>
+
 #include "resident_chunk.cuh"
 
 namespace dfgnn::cuda::resident {
+
+// Which weights count: all, or those that are not less than 0.
+enum Weights : int { kAll = INT_MIN, kFromZero = 0 };
 
 // Stores to rows of a chunk the sums over edges of weights * rows of the chunk in shared memory. kAdds: adds them to
 // what the block has stored there, with own_factors [nodes], if there are any, times the nodes' own rows of the chunk.
 template <class S, bool kAdds = false>
 __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S>& chunk, const float* weights,
-                                           const Rows& to, const float* own_factors = nullptr) {
+                                           const Rows& to, const float* own_factors = nullptr, Weights which = kAll) {
   const Pieces<S> pieces;
 #pragma unroll 1
   for (int t = threadIdx.x / kWarp; t < edges.count(); t += S::kWarps) {
@@ -26,7 +31,8 @@ __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S
       for (int u = 0; u < kBatches * kBatch; ++u) {
         Packed<S> other;
         other.load_shared(chunk.memory + (&offsets[u / kBatch].x)[u % kBatch], pieces);
-        const float factor = (&factors[u / kBatch].x)[u % kBatch];
+        const float weight = (&factors[u / kBatch].x)[u % kBatch];
+        const float factor = __int_as_float(max(__float_as_int(weight), static_cast<int>(which)));
 #pragma unroll
         for (int x = 0; x < S::kNumbers; ++x) sum[x] += factor * other.number(x / S::kVec, x % S::kVec);
       }
