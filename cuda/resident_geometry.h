@@ -42,6 +42,7 @@ DFGNN_EVERYWHERE constexpr int64_t row_bytes_of(int64_t nodes) {
 DFGNN_EVERYWHERE constexpr int64_t place_bytes_of(int64_t nodes) { return (2 * nodes + 15) / 16 * 16; }
 DFGNN_EVERYWHERE constexpr int64_t number_bytes_of(int64_t nodes) { return (4 * nodes + 15) / 16 * 16; }
 DFGNN_EVERYWHERE constexpr int64_t edge_bytes_of(int64_t batches) { return batches * (kGroups * kBatch * 4); }
+DFGNN_EVERYWHERE constexpr int64_t list_bytes_of(int64_t edge_bytes) { return edge_bytes / 2; }  // 2 bytes an edge
 
 // A chunk, or what the backward pass has of edges and nodes in its place.
 DFGNN_EVERYWHERE constexpr int64_t chunk_or_edge_bytes_of(int64_t nodes, int64_t edge_bytes) {
@@ -72,7 +73,7 @@ constexpr int64_t forward_bytes(int64_t nodes, int64_t batches, int64_t max_degr
 }
 constexpr int64_t backward_bytes(int64_t nodes, int64_t batches, bool is_cosine) {
   if (nodes > kTooMany || batches > kTooMany) return INT64_MAX;
-  const int64_t edges = edge_bytes_of(batches), beside = is_cosine ? 2 * number_bytes_of(nodes) : edges / 2;
+  const int64_t edges = edge_bytes_of(batches), beside = is_cosine ? 2 * number_bytes_of(nodes) : list_bytes_of(edges);
   return chunk_or_edge_bytes_of(nodes, edges) + 3 * edges + 2 * row_bytes_of(nodes) + beside;
 }
 

@@ -44,7 +44,7 @@ class TileGradients {
       return false;
     }
     if (kAdditive) weigh();
-    float *const weights = weights_, *const gradients = gradients_;
+    float *const weights = weights_, *const gradients = gradients_;  // a choice of members would put *this in memory
     Slices<S> edges = columns();
 #pragma unroll 1
     for (int stage = first / chunks;; ++stage) {
@@ -96,15 +96,16 @@ class TileGradients {
   }
 
   // Where slots have what; by column their other nodes and positions, among those of the tile; and what weigh() reads
-  // of nodes. With a barrier at the end.
+  // of nodes. With a barrier at the end if all fits.
   __device__ __forceinline__ bool place_slots(bool fits) {
     edge_bytes_ = fits ? edge_bytes_of(max(rows().batches(), columns().batches())) : 0;
-    fits = fits && rows().edges() == columns().edges() && layout_.fit_edges_and_list(edge_bytes_);
+    if (!fits || rows().edges() != columns().edges() || !layout_.fit_edges(edge_bytes_, list_bytes_of(edge_bytes_))) {
+      return false;
+    }
     columns().offsets = reinterpret_cast<uint2*>(layout_.slots(0, edge_bytes_));
     weights_ = reinterpret_cast<float*>(layout_.slots(1, edge_bytes_));
     gradients_ = reinterpret_cast<float*>(layout_.slots(2, edge_bytes_));
     list_ = layout_.list_of_edges(edge_bytes_);
-    if (!fits) return __syncthreads_and(false);
     auto* others = reinterpret_cast<uint16_t*>(weights_);
     columns().copy(
         {List{a_.row, tile_.first, tile_.nodes, others}, List{a_.perm, rows().first_edge, rows().edges(), list_}});
@@ -137,10 +138,9 @@ class TileGradients {
   }
   __device__ __forceinline__ int64_t scalar_of(int node) const { return a_.scalar(tile_.first + node, h_); }
 
-  // What weights of edges that are kept are scaled by, if that is not 0: a weight is P times that, and less than 0
-  // where dropout drops the edge.
+  // What weights of edges that are kept are scaled by, if that is not 0: a weight is P times that, with the sign of
+  // less than 0 where dropout drops the edge.
   __device__ __forceinline__ float unit() const { return dropout_.kept() > 0 ? dropout_.kept() : 1.f; }
-  __device__ __forceinline__ static bool is_dropped(float weight) { return __float_as_int(weight) < 0; }
 
   // Dots, or what additive scores do without, become weights.
   __device__ __forceinline__ void weigh() {
@@ -168,19 +168,19 @@ class TileGradients {
     }
   }
 
-  // What is in the chunk's place while edges are differentiated.
+  // What is in the chunk's place while edges are differentiated. It has room (chunk_or_edge_bytes_of): terms take half
+  // a number an edge, or there are so few edges that a chunk is larger.
   struct ByRow {
-    float *probabilities, *gradients;  // of slots by row; P is less than 0 where additive's slope is not 1
+    float *probabilities, *gradients;  // of slots by row; P has a sign where additive's slope is not 1
     uint16_t* slots;                   // by row, of columns' edges
     uint16_t* places;                  // of rows in the order
     float *dst_terms, *src_terms;      // additive's, of nodes
   };
   __device__ __forceinline__ ByRow by_row() const {
     auto* numbers = reinterpret_cast<float*>(layout_.memory);
-    const int64_t slots = edge_bytes_ / 4;
-    auto* list = reinterpret_cast<uint16_t*>(numbers + 2 * slots);
-    auto* terms = reinterpret_cast<float*>(list + slots + tile_.nodes + tile_.nodes % 2);
-    return {numbers, numbers + slots, list, list + slots, terms, terms + tile_.nodes};
+    uint16_t* places = layout_.list(1, edge_bytes_);
+    auto* terms = reinterpret_cast<float*>(places + tile_.nodes + tile_.nodes % 2);
+    return {numbers, numbers + edge_bytes_ / 4, layout_.list(0, edge_bytes_), places, terms, terms + tile_.nodes};
   }
 
   // dP and weights become the gradients of dots, the first by column, the second by row, and the list the other nodes
@@ -222,7 +222,7 @@ class TileGradients {
           slope = logit_of<score>(a_, 0.f, to.dst_terms[row], src, rows().first_edge + position, h_).slope;
         }
         to.probabilities[target] = slope == 1 ? p : -p;
-        to.gradients[target] = is_dropped(weight) ? 0.f : dropout_.kept() * gradients_[slot];
+        to.gradients[target] = signbit(weight) ? 0.f : dropout_.kept() * gradients_[slot];
         to.slots[edge] = static_cast<uint16_t>(target);
       };
       columns().for_shared_batches(t, column, [&](int batch, int edge, int left) {
@@ -248,8 +248,7 @@ class TileGradients {
       const float ds = fabsf(p) * (dp - delta);
       const int64_t number = a_.scalar(rows().first_edge + edge, h_);
       if (g_.bias) static_cast<float*>(g_.bias)[number] = ds;
-      const bool is_below_zero = __float_as_int(p) < 0;
-      const float gradient = ds * (!kAdditive ? a_.logit_scale : is_below_zero ? a_.slope_below_zero : 1.f);
+      const float gradient = ds * (!kAdditive ? a_.logit_scale : signbit(p) ? a_.slope_below_zero : 1.f);
       if (kAdditive && g_.a_edge) static_cast<float*>(g_.a_edge)[number] = gradient;
       sum += gradient;
       return gradient;

@@ -31,19 +31,16 @@ struct Layout {
   }
   __device__ __forceinline__ bool fit_nodes() const { return chunk_bytes_of(nodes) <= nodes_begin(); }
   __device__ __forceinline__ uint16_t* list_of_edges(int64_t edge_bytes) const {
-    return reinterpret_cast<uint16_t*>(slots(2, edge_bytes) - edge_bytes / 2);
+    return reinterpret_cast<uint16_t*>(slots(2, edge_bytes) - list_bytes_of(edge_bytes));
   }
-  __device__ __forceinline__ bool fit_edges(int64_t edge_bytes) const {
-    return chunk_or_edge_bytes_of(nodes, edge_bytes) + 3 * edge_bytes <= nodes_begin();
-  }
-  __device__ __forceinline__ bool fit_edges_and_list(int64_t edge_bytes) const {
-    return chunk_or_edge_bytes_of(nodes, edge_bytes) + 3 * edge_bytes + edge_bytes / 2 <= nodes_begin();
+  __device__ __forceinline__ bool fit_edges(int64_t edge_bytes, int64_t list_bytes = 0) const {
+    return chunk_or_edge_bytes_of(nodes, edge_bytes) + 3 * edge_bytes + list_bytes <= nodes_begin();
   }
 
-  // Of cosine scores, in the chunk's place: two numbers an edge, two lists of edges, and a place of each row in the
+  // In the chunk's place: two numbers an edge, two lists of edges, and, of cosine scores, a place of each row in the
   // order.
   __device__ __forceinline__ uint16_t* list(int which, int64_t edge_bytes) const {
-    return reinterpret_cast<uint16_t*>(memory + 2 * edge_bytes + which * edge_bytes / 2);
+    return reinterpret_cast<uint16_t*>(memory + 2 * edge_bytes + which * list_bytes_of(edge_bytes));
   }
   __device__ __forceinline__ uint16_t* places(int64_t edge_bytes) const {
     return reinterpret_cast<uint16_t*>(memory + 3 * edge_bytes);
