@@ -68,6 +68,7 @@ class TileGradients {
       if (stage == kOfValue) {
         if (!differentiate()) return false;
         if (kAdditive) return true;
+        chunk_.set_zeros();
       }
       if (stage == kOfDst) return true;
       start_chunk(stage + 1, 0);
@@ -168,8 +169,8 @@ class TileGradients {
     }
   }
 
-  // What is in the chunk's place while edges are differentiated. It has room (chunk_or_edge_bytes_of): terms take half
-  // a number an edge, or there are so few edges that a chunk is larger.
+  // What is in the place of the chunk and its zeros while edges are differentiated. It has room
+  // (chunk_or_edge_bytes_of): terms take half a number an edge, or there are so few edges that a chunk is larger.
   struct ByRow {
     float *probabilities, *gradients;  // of slots by row; P has a sign where additive's slope is not 1
     uint16_t* slots;                   // by row, of columns' edges
