@@ -72,6 +72,9 @@ __device__ __forceinline__ auto logit(const Typed<T>& a, float dot, float dst, f
   return logit_of<score>(a, dot, dst, src, e, h);
 }
 
+// Edges whose sum is added up before it is added to that of others: one after another, roundings add up as well.
+constexpr int kPart = 64;
+
 // Forward, row i.
 template <Score score, int kFeatures, class T>
 __device__ __noinline__ void forward_row(const Typed<T>& a, const Outputs& outputs, int i, int h) {
@@ -83,16 +86,25 @@ __device__ __noinline__ void forward_row(const Typed<T>& a, const Outputs& outpu
   const float own_term = dst_term<score>(a, q, i, h);
   float m = -INFINITY, sum = 0;
   const Range edges = row_range(a.rowptr, i, a.num_edges);
-  for (int64_t e = edges.begin; e < edges.end; ++e) {
-    const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
-    const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
-    const float term = src_term<score>(a, k, source, h);
-    const float s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h).value;
+  for (int64_t begin = edges.begin; begin < edges.end; begin += kPart) {
+    Features part;
+    float part_m = -INFINITY, part_sum = 0;
+    for (int64_t e = begin; e < min(begin + kPart, edges.end); ++e) {
+      const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
+      const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
+      const float term = src_term<score>(a, k, source, h);
+      const float s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h).value;
+      const float before = part_m;
+      part_m = max(part_m, s);
+      const float fade = exp_difference(before, part_m), p = exp_difference(s, part_m);
+      part_sum = part_sum * fade + p;
+      part.fade_and_add(fade, p * dropout.factor(e, h), Features(a, a.value, source, h));
+    }
     const float before = m;
-    m = max(m, s);
-    const float fade = exp_difference(before, m), p = exp_difference(s, m);
-    sum = sum * fade + p;
-    out.fade_and_add(fade, p * dropout.factor(e, h), Features(a, a.value, source, h));
+    m = max(m, part_m);
+    const float fade = exp_difference(before, m), share = exp_difference(part_m, m);
+    sum = sum * fade + part_sum * share;
+    out.fade_and_add(fade, share, part);
   }
   out.store(a, outputs.out, i, h, sum == 0 ? 0 : 1 / sum);
   if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);

@@ -153,6 +153,15 @@ def test_long_rows(score, device):
     check_backward(PATH, score, graph, operands, csc=True, hints=given)
 
 
+@pytest.mark.parametrize("path", [PATH, "attention_tile"])
+@pytest.mark.parametrize("score", SCORES)
+def test_thousands_of_edges(score, path, device):
+    """A row that goes edge by edge, as it has edges twice, is as exact as others."""
+    graph = graphs.from_rows([[0, 1] * 5000, [0]], 2).to(device)
+    operands = make_operands(score, graph, 1, 64)
+    check_forward(path, score, graph, operands, hints=route(graph))
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.5, 3.0])
 def test_scale(scale, device):
     graph = sparse(device)
