@@ -115,7 +115,25 @@ template <class T, int kFeatures>
 struct Sums {
   LaneFeatures<T, kFeatures> grad, grad_value;
   float grad_scalar = 0;
+
+  __device__ __forceinline__ void add(const Sums& part) {
+    grad.fade_and_add(1, 1, part.grad);
+    grad_value.fade_and_add(1, 1, part.grad_value);
+    grad_scalar += part.grad_scalar;
+  }
 };
+
+// Sums of what add(e, sums) adds of each edge.
+template <class T, int kFeatures, class Add>
+__device__ __forceinline__ Sums<T, kFeatures> sum_in_parts(const Range& edges, const Add& add) {
+  Sums<T, kFeatures> sums;
+  for (int64_t begin = edges.begin; begin < edges.end; begin += kPart) {
+    Sums<T, kFeatures> part;
+    for (int64_t e = begin; e < min(begin + kPart, edges.end); ++e) add(e, part);
+    sums.add(part);
+  }
+  return sums;
+}
 
 // Backward, row i. kHasDelta: delta is stored.
 template <Score score, int kFeatures, bool kHasDelta, class T>
@@ -123,13 +141,11 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, cons
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
-  Sums<T, kFeatures> sums;
   const Dropout dropout(a);
   const float own_term = dst_term<score>(a, q, i, h), lse = a.at(g.lse, a.scalar(i, h));
   const float delta = kHasDelta ? static_cast<const float*>(g.delta)[a.scalar(i, h)]  // perhaps by this kernel
                                 : delta_of(a, g, grad_out, i, h);
-  const Range edges = row_range(a.rowptr, i, a.num_edges);
-  for (int64_t e = edges.begin; e < edges.end; ++e) {
+  return sum_in_parts<T, kFeatures>(row_range(a.rowptr, i, a.num_edges), [&](int64_t e, auto& sums) {
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
     const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
     const float dp = grad_out.dot(Features(a, a.value, source, h));
@@ -142,8 +158,7 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, cons
       if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h)] = d.ds;
       if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h)] = d.operand;
     }
-  }
-  return sums;
+  });
 }
 
 // Backward, column j. kHasDelta: as above, by a kernel before.
@@ -152,13 +167,11 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_column(const Typed<T>& a, c
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features k(a, kNeedsDots ? a.src : nullptr, j, h), value(a, a.value, j, h);
-  Sums<T, kFeatures> sums;
   const Dropout dropout(a);
   const float own_term = src_term<score>(a, k, j, h);
-  const Range entries = row_range(a.colptr, j, a.num_edges);
-  for (int64_t c = entries.begin; c < entries.end; ++c) {
+  return sum_in_parts<T, kFeatures>(row_range(a.colptr, j, a.num_edges), [&](int64_t c, auto& sums) {
     const int i = checked_node(a.row[c], a.num_dst);
-    if (i == kNoNode) continue;
+    if (i == kNoNode) return;
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
     const Features q(a, kNeedsDots ? a.dst : nullptr, i, h), grad_out(a, g.grad_out, i, h);
     const float term = dst_term<score>(a, q, i, h);
@@ -169,8 +182,7 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_column(const Typed<T>& a, c
     sums.grad_scalar += d.operand;
     sums.grad.fade_and_add(1, score == Score::cosine ? d.operand * term : d.operand, q);
     sums.grad_value.fade_and_add(1, d.weight, grad_out);
-  }
-  return sums;
+  });
 }
 
 // The gradient of a node's dst or src.

@@ -160,6 +160,7 @@ def test_thousands_of_edges(score, path, device):
     graph = graphs.from_rows([[0, 1] * 5000, [0]], 2).to(device)
     operands = make_operands(score, graph, 1, 64)
     check_forward(path, score, graph, operands, hints=route(graph))
+    check_backward(path, score, graph, operands, csc=True, hints=route(graph))
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.5, 3.0])
