@@ -39,6 +39,16 @@ def test_attention_loss(arguments, graph, is_sparse, device, fused):
     assert len(fused) == 1
 
 
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_loss_in_autocast(arguments, device):
+    """It is float32 on a GPU, where sums are."""
+    ours, theirs = pair("SuperGATConv", device, **arguments)
+    edge_index, x = square("empty_rows", device)
+    with torch.autocast(device, torch.bfloat16):
+        actual, expected = losses(ours, theirs, x, edge_index)
+    torch.testing.assert_close(actual[:3], expected[:3], rtol=5e-2, atol=5e-2)
+
+
 def test_given_negatives(device):
     ours, theirs = pair("SuperGATConv", device)
     edge_index, x = square("hub", device)

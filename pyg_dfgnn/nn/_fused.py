@@ -260,10 +260,15 @@ def is_autocast(t: Tensor) -> bool:
     return torch.is_autocast_enabled(t.device.type)
 
 
+def dtype_of_sums(t: Tensor) -> torch.dtype:
+    """What PyG's sums of ``t`` have: float32 in autocast on CUDA. Scriptable."""
+    is_half = t.dtype == torch.float16 or t.dtype == torch.bfloat16
+    return torch.float32 if is_half and t.is_cuda and torch.is_autocast_enabled() else t.dtype
+
+
 def as_in_autocast(out: Tensor) -> Tensor:
-    """Messages in the dtype of PyG's, whose sums are float32 in autocast on CUDA. Scriptable."""
-    is_half = out.dtype == torch.float16 or out.dtype == torch.bfloat16
-    return out.float() if is_half and out.is_cuda and torch.is_autocast_enabled() else out
+    """Messages in the dtype of PyG's. Scriptable."""
+    return out.to(dtype_of_sums(out))
 
 
 def of_its_own(out: Tensor) -> Tensor:

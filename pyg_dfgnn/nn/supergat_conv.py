@@ -13,7 +13,15 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 from ..graph import Graph, build_graph
 from ..ops import additive_logits, logits_attention, sddmm
 from ._edges import destinations, order_of_edges
-from ._fused import FusedConv, as_in_autocast, has_kernels, no_fused_path, of_its_own, wide
+from ._fused import (
+    FusedConv,
+    as_in_autocast,
+    dtype_of_sums,
+    has_kernels,
+    no_fused_path,
+    of_its_own,
+    wide,
+)
 
 
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
@@ -186,5 +194,6 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             return self.get_attention(pairs[1], *ends, num_nodes=num_nodes, return_logits=True)
         if graph is None:
             graph = build_graph(pairs, num_nodes, num_nodes)
-        products = sddmm(x, x, graph).index_select(0, order_of_edges(graph)).to(x.dtype)
+        products = sddmm(x, x, graph).index_select(0, order_of_edges(graph))
+        products = products.to(dtype_of_sums(x))
         return products if self.attention_type == "MX" else products / math.sqrt(self.out_channels)

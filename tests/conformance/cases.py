@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
+from torch_geometric.typing import WITH_TORCH_SPARSE
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 FORMS = (
@@ -95,7 +96,8 @@ def cases(draw: st.DrawFn, layer: str) -> Case:
     def sometimes(strategy: Any, otherwise: Any = None) -> Any:
         return draw(st.one_of(st.just(otherwise), st.just(otherwise), strategy))
 
-    forms = (*FORMS, *FORMS, *FORMS, *MALFORMED)
+    formed = [form for form in FORMS if form != "SparseTensor" or WITH_TORCH_SPARSE]
+    forms = (*formed, *formed, *formed, *MALFORMED)
     case = Case(
         layer,
         form=draw(st.sampled_from(forms)),

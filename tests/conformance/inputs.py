@@ -5,7 +5,6 @@ import random
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
 import torch_geometric.nn
 from conformance.cases import Case, torch_dtype
@@ -145,7 +144,6 @@ def edges_of(case: Case, value: Tensor | None, device: str) -> Any:
         sized = EdgeIndex(edge_index, sparse_size=(num_src, num_dst))
         return sized.sort_by(form.removeprefix("EdgeIndex_")).values
     if form == "SparseTensor":
-        pytest.importorskip("torch_sparse")
         return SparseTensor(row=dst, col=src, value=value, sparse_sizes=(num_dst, num_src))
     if form in MATRICES:
         value = torch.ones(len(case.edges), device=device) if value is None else value
