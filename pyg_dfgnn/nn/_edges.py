@@ -133,7 +133,7 @@ def order_of_edges(graph: Graph) -> Tensor:
 
 
 def attention_weights(
-    logits: Tensor, graph: Graph, dropout_p: float, like: Tensor
+    logits: Tensor, graph: Graph, dropout_p: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The softmax of logits, where the weights themselves are wanted. Scriptable.
 
@@ -141,14 +141,14 @@ def attention_weights(
         logits: ``[C, heads]``, in the order of ``graph.col``.
         graph: The structure.
         dropout_p: As drawn by PyG: the same generator drops the same edges.
-        like: Its dtype is that of the weights.
+        dtype: That of the weights.
 
     Returns:
         The weights after dropout in the order of ``graph.col`` ``[C, heads]``; and in PyG's order
         (that of ``edge_index``, self-loops that were added behind) ``[E', heads]``, before and
         after dropout.
     """
-    alpha = edge_softmax(logits, graph).to(like.dtype)
+    alpha = edge_softmax(logits, graph).to(dtype)
     order = order_of_edges(graph)
     weights = alpha.index_select(0, order)
     if dropout_p == 0.0:

@@ -267,7 +267,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             logits = logits + a_edge
         logits = F.leaky_relu(logits, self.negative_slope)
         dropout_p = self.dropout_p()
-        in_order, _, weights = attention_weights(logits, graph, dropout_p, alpha_src)
+        in_order, _, weights = attention_weights(logits, graph, dropout_p, alpha_src.dtype)
         return spmm(in_order, x[0], graph).to(weights.dtype), weights
 
     def attend(

@@ -242,8 +242,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         logits = self.logits(x, graph, features)
         dropout_p = self.dropout_p()
         dtype = torch.promote_types(x_src.dtype, self.att.dtype)
-        like = torch.empty(0, dtype=dtype, device=x_src.device)
-        in_order, _, weights = attention_weights(logits, graph, dropout_p, like)
+        in_order, _, weights = attention_weights(logits, graph, dropout_p, dtype)
         return spmm(in_order, x_src, graph).to(dtype), weights
 
     def attend(

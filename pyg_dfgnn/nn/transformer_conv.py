@@ -12,7 +12,16 @@ from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 from ..graph import Graph
 from ..ops import dot_attention, edge_softmax, sddmm, spmm
 from ._edges import attention_weights, edge_features, incidence
-from ._fused import FusedConv, Given, NotGiven, as_in_autocast, no_fused_path, of_its_own, wide
+from ._fused import (
+    FusedConv,
+    Given,
+    NotGiven,
+    as_in_autocast,
+    dtype_of_sums,
+    no_fused_path,
+    of_its_own,
+    wide,
+)
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -173,12 +182,12 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             edges = incidence(graph)
             logits = logits + sddmm(projected, features, edges)
         logits = logits * self.out_channels**-0.5
-        like = as_in_autocast(value[:0])
+        dtype = dtype_of_sums(value)
         alpha: Optional[Tensor] = None
         if with_weights:
-            dropped, alpha, _ = attention_weights(logits, graph, dropout_p, like)
+            dropped, alpha, _ = attention_weights(logits, graph, dropout_p, dtype)
         else:
-            dropped = F.dropout(edge_softmax(logits, graph).to(like.dtype), dropout_p)
+            dropped = F.dropout(edge_softmax(logits, graph).to(dtype), dropout_p)
         out = spmm(dropped, value, graph)
         if features is not None and weight is not None:
             summed = spmm(dropped, features, edges)
