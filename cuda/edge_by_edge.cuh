@@ -72,8 +72,36 @@ __device__ __forceinline__ auto logit(const Typed<T>& a, float dot, float dst, f
   return logit_of<score>(a, dot, dst, src, e, h);
 }
 
-// Edges whose sum is added up before it is added to that of others: one after another, roundings add up as well.
-constexpr int kPart = 64;
+// Sums of what add(e, sums) adds of each edge. Parts are added up first: one after another, roundings add up as well.
+template <class Sums, class Add>
+__device__ __forceinline__ Sums sum_in_parts(const Range& edges, const Add& add) {
+  constexpr int kPart = 64;
+  Sums sums;
+  for (int64_t begin = edges.begin; begin < edges.end; begin += kPart) {
+    Sums part;
+    for (int64_t e = begin; e < min(begin + kPart, edges.end); ++e) add(e, part);
+    sums.add(part);
+  }
+  return sums;
+}
+
+// What a row's edges add up to: exp(logit - m), and that times keep times values.
+template <class T, int kFeatures>
+struct Softmax {
+  LaneFeatures<T, kFeatures> out;
+  float m = -INFINITY, sum = 0;
+
+  // What has `weight` and `features` where m is `logit`.
+  __device__ __forceinline__ void add(float logit, float weight, float keep,
+                                      const LaneFeatures<T, kFeatures>& features) {
+    const float before = m;
+    m = max(m, logit);
+    const float fade = exp_difference(before, m), p = exp_difference(logit, m);
+    sum = sum * fade + weight * p;
+    out.fade_and_add(fade, p * keep, features);
+  }
+  __device__ __forceinline__ void add(const Softmax& part) { add(part.m, part.sum, 1, part.out); }
+};
 
 // Forward, row i.
 template <Score score, int kFeatures, class T>
@@ -81,33 +109,18 @@ __device__ __noinline__ void forward_row(const Typed<T>& a, const Outputs& outpu
   using Features = LaneFeatures<T, kFeatures>;
   constexpr bool kNeedsDots = score != Score::additive;
   const Features q(a, kNeedsDots ? a.dst : nullptr, i, h);
-  Features out;
   const Dropout dropout(a);
   const float own_term = dst_term<score>(a, q, i, h);
-  float m = -INFINITY, sum = 0;
-  const Range edges = row_range(a.rowptr, i, a.num_edges);
-  for (int64_t begin = edges.begin; begin < edges.end; begin += kPart) {
-    Features part;
-    float part_m = -INFINITY, part_sum = 0;
-    for (int64_t e = begin; e < min(begin + kPart, edges.end); ++e) {
-      const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
-      const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
-      const float term = src_term<score>(a, k, source, h);
-      const float s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h).value;
-      const float before = part_m;
-      part_m = max(part_m, s);
-      const float fade = exp_difference(before, part_m), p = exp_difference(s, part_m);
-      part_sum = part_sum * fade + p;
-      part.fade_and_add(fade, p * dropout.factor(e, h), Features(a, a.value, source, h));
-    }
-    const float before = m;
-    m = max(m, part_m);
-    const float fade = exp_difference(before, m), share = exp_difference(part_m, m);
-    sum = sum * fade + part_sum * share;
-    out.fade_and_add(fade, share, part);
-  }
-  out.store(a, outputs.out, i, h, sum == 0 ? 0 : 1 / sum);
-  if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
+  using Row = Softmax<T, kFeatures>;
+  const Row row = sum_in_parts<Row>(row_range(a.rowptr, i, a.num_edges), [&](int64_t e, Row& sums) {
+    const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
+    const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
+    const float term = src_term<score>(a, k, source, h);
+    const float s = logit<score>(a, kNeedsDots ? q.dot(k) : 0, own_term, term, j, e, h).value;
+    sums.add(s, 1, dropout.factor(e, h), Features(a, a.value, source, h));
+  });
+  row.out.store(a, outputs.out, i, h, row.sum == 0 ? 0 : 1 / row.sum);
+  if (threadIdx.x % kWarp == 0) static_cast<float*>(outputs.lse)[a.scalar(i, h)] = row.m + log(row.sum);
 }
 
 // What a node's edges on one side add up to: of dst or src, without what they have in common, and of value.
@@ -123,18 +136,6 @@ struct Sums {
   }
 };
 
-// Sums of what add(e, sums) adds of each edge.
-template <class T, int kFeatures, class Add>
-__device__ __forceinline__ Sums<T, kFeatures> sum_in_parts(const Range& edges, const Add& add) {
-  Sums<T, kFeatures> sums;
-  for (int64_t begin = edges.begin; begin < edges.end; begin += kPart) {
-    Sums<T, kFeatures> part;
-    for (int64_t e = begin; e < min(begin + kPart, edges.end); ++e) add(e, part);
-    sums.add(part);
-  }
-  return sums;
-}
-
 // Backward, row i. kHasDelta: delta is stored.
 template <Score score, int kFeatures, bool kHasDelta, class T>
 __device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, const Gradients& g, int i, int h) {
@@ -145,7 +146,7 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_row(const Typed<T>& a, cons
   const float own_term = dst_term<score>(a, q, i, h), lse = a.at(g.lse, a.scalar(i, h));
   const float delta = kHasDelta ? static_cast<const float*>(g.delta)[a.scalar(i, h)]  // perhaps by this kernel
                                 : delta_of(a, g, grad_out, i, h);
-  return sum_in_parts<T, kFeatures>(row_range(a.rowptr, i, a.num_edges), [&](int64_t e, auto& sums) {
+  return sum_in_parts<Sums<T, kFeatures>>(row_range(a.rowptr, i, a.num_edges), [&](int64_t e, auto& sums) {
     const int j = checked_node(a.col[e], a.num_src), source = max(j, 0);
     const Features k(a, kNeedsDots ? a.src : nullptr, source, h);
     const float dp = grad_out.dot(Features(a, a.value, source, h));
@@ -169,7 +170,7 @@ __device__ __forceinline__ Sums<T, kFeatures> sum_of_column(const Typed<T>& a, c
   const Features k(a, kNeedsDots ? a.src : nullptr, j, h), value(a, a.value, j, h);
   const Dropout dropout(a);
   const float own_term = src_term<score>(a, k, j, h);
-  return sum_in_parts<T, kFeatures>(row_range(a.colptr, j, a.num_edges), [&](int64_t c, auto& sums) {
+  return sum_in_parts<Sums<T, kFeatures>>(row_range(a.colptr, j, a.num_edges), [&](int64_t c, auto& sums) {
     const int i = checked_node(a.row[c], a.num_dst);
     if (i == kNoNode) return;
     const int64_t e = clamp_to(a.perm[c], a.num_edges - 1);
