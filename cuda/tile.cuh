@@ -66,11 +66,15 @@ __device__ __forceinline__ float of_chunk_row(float x, int j, int c) {
 __device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float(exponent << 23); }
 __device__ __forceinline__ int exponent_of(float x) { return __float_as_int(x) >> 23 & 255; }
 
-// What brings a number of that magnitude to [2^kBits, 2^(kBits + 1)), as long as that and its inverse are numbers.
+// The power of two that brings a number of that magnitude to [2^kBits, 2^(kBits + 1)), as long as that and its inverse
+// are numbers.
 template <int kBits>
-__device__ __forceinline__ int scaling_exponent(float magnitude) {
-  constexpr int kSum = 2 * 127 + kBits;
-  return kSum - max(exponent_of(magnitude), kSum - 253);
+__device__ __forceinline__ float scaling_power(float magnitude) {
+  constexpr uint32_t kSum = 2 * 127 + kBits, kExponent = 255u << 23;
+  return __uint_as_float((kSum << 23) - max(__float_as_uint(magnitude) & kExponent, (kSum - 253) << 23));
+}
+__device__ __forceinline__ float inverse_of_power(float power) {
+  return __uint_as_float((254u << 23) - __float_as_uint(power));
 }
 
 constexpr int kHighBits = 14, kLowBits = 11;  // of a row's largest number; what low parts are times

@@ -26,6 +26,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
                                             BackwardTurns<S, true, kPositions>& turn, int h,
                                             BackwardStages<score, S, true>& stages) {
   constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
+  constexpr bool kFirst = kMasksFirst<score, S, kPositions>;
   using Side = Terms<true>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
@@ -97,7 +98,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       if (joins) parts.add(dp);
       const Chunk<S> keys = kHasKeys<score> ? chunks.second() : values;
       if (joins) {
-        if (kNeedsDots) start_product_nt<S>(s, queries, query_factors, keys, k);
+        if constexpr (kFirst) edges.get_masks(s);
+        if (kNeedsDots) start_product_nt<S, kFirst>(s, queries, query_factors, keys, k);
         finish<S>(dp, s);
         if (kNeedsDots) parts.add(s);
       }
@@ -114,9 +116,10 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
           for (int v = 0; v < 2; ++v) {
             const float term = kProductsHaveTerms<score, S> ? 1 : row[k][v].term;
             const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-            const auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, src, e, h + k, kUnit<score>);
-            const auto d = masked_gradient<score>(logit, edges.mask(v, j, c), dp[j][2 * v + c], row[k][v],
-                                                  kPositions ? kept.factor(v, j, c) : 1);
+            auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, src, e, h + k, kUnit<score>);
+            if (!kFirst) logit.value += edges.mask(v, j, c);
+            const auto d =
+                masked_gradient<score>(logit, dp[j][2 * v + c], row[k][v], kPositions ? kept.factor(v, j, c) : 1);
             s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
             grad_scalar[k][v] += d.operand;
             if (kPositions && edges.has(v, j, c) && is_first_part<S>()) {
@@ -176,6 +179,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
                                                BackwardTurns<S, false, kPositions>& turn, int h,
                                                BackwardStages<score, S, false, kSums>& stages) {
   constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
+  constexpr bool kFirst = kMasksFirst<score, S, kPositions>;
   constexpr bool kOfSrc = kSums != Sums::of_value, kOfValue = kSums != Sums::of_src, kSumsSrc = kNeedsDots && kOfSrc;
   using Side = Terms<false>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
@@ -234,7 +238,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
       const Chunk<S> queries = kNeedsDots ? chunks.second() : grads;
       if (joins) {
-        if (kNeedsDots) start_product_nt<S>(s, keys, key_factors, queries, k);
+        if constexpr (kFirst) edges.get_masks(s);
+        if (kNeedsDots) start_product_nt<S, kFirst>(s, keys, key_factors, queries, k);
         finish<S>(p, s);
         if (kNeedsDots) parts.add(s);
       }
@@ -252,9 +257,9 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
             const float term = kProductsHaveTerms<score, S> ? 1 : src[k][v];
             int64_t e = 0;
             if (has_terms && edges.has(v, j, c)) e = edge_at(edges.place(v, j, c));
-            const auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, row.term, e, h + k, kUnit<score>);
-            const auto d = masked_gradient<score>(logit, edges.mask(v, j, c), p[j][2 * v + c], row,
-                                                  kPositions ? kept.factor(v, j, c) : 1);
+            auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, row.term, e, h + k, kUnit<score>);
+            if (!kFirst) logit.value += edges.mask(v, j, c);
+            const auto d = masked_gradient<score>(logit, p[j][2 * v + c], row, kPositions ? kept.factor(v, j, c) : 1);
             s[j][2 * v + c] = score == Score::cosine ? d.operand * row.term : d.operand;
             p[j][2 * v + c] = d.weight;
             if (kOfSrc) grad_scalar[k][v] += d.operand;
@@ -382,8 +387,8 @@ bool tile_bwd_fits(const Attention& a) {
 
 cudaError_t tile_bwd(const Attention& a, const Gradients& g, cudaStream_t stream) {
   return for_tile_shape(a, [&]<Score score, class S>() {
-    return needs_positions(a) ? launch_backward<score, S, true>(a, g, stream)
-                              : launch_backward<score, S, false>(a, g, stream);
+    return needs_positions<score, S>(a) ? launch_backward<score, S, true>(a, g, stream)
+                                        : launch_backward<score, S, false>(a, g, stream);
   });
 }
 

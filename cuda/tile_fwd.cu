@@ -107,7 +107,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
                                                ForwardTurns<S, kPositions>& turn, int h,
                                                ForwardStages<score, S>& stages) {
   constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
-  constexpr bool kFactored = kHasFactors<score, S, kPositions>;
+  constexpr bool kFactored = kHasFactors<score, S, kPositions>, kFirst = kMasksFirst<score, S, kPositions>;
   using Side = Terms<true>;
   constexpr bool kSeveral = kTakesSeveral<S, kPositions>;
   const BlockWindow w = turn.window();
@@ -165,10 +165,11 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     }
     for_heads<S>(a.heads, h, [&](int k) {
       Running<S>& to = running[k];
-      Logits p = {};
+      Logits p;
       if (works) {
         if (kNeedsDots) {
-          start_product_nt<S>(p, queries, query_factors, keys, k);
+          if constexpr (kFirst) edges.get_masks(p);
+          start_product_nt<S, kFirst>(p, queries, query_factors, keys, k);
           finish<S>(p);
           parts.add(p);
         }
@@ -187,8 +188,14 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           }
         } else {
           float largest[2] = {-INFINITY, -INFINITY};
+          if constexpr (kFirst) {
 #pragma unroll
-          for (int x = 0; x < 8; ++x) {
+            for (int x = 0; x < 16; ++x) largest[x % 4 / 2] = max(largest[x % 4 / 2], p[x / 4][x % 4]);
+#pragma unroll
+            for (int v = 0; v < 2; ++v) largest[v] *= dst[k][v];
+          }
+#pragma unroll
+          for (int x = 0; x < 8 && !kFirst; ++x) {
             const int j = x / 2, c = x % 2;
             const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
 #pragma unroll
@@ -210,7 +217,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
             for (int x = 0; x < 8; ++x) {
               float& s = p[x / 2][2 * v + x % 2];
-              s = weight_of<score>(s - base);
+              s = weight_of<score>(kFirst ? s * dst[k][v] - base : s - base);
               to.sum[v] += s;
               if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
             }
@@ -230,25 +237,30 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   }
   if (kSeveral && active == 0) turn.go_on(start);
 
+  float lse[S::kHeads][2], inverse[S::kHeads][2], infinite[2] = {0, 0};
+  for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
-  for (int v = 0; v < 2; ++v) {
-    float infinite = 0;
-    for_heads<S>(a.heads, h, [&](int k) {
+    for (int v = 0; v < 2; ++v) {
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
-      infinite += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
-      if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite = NAN;
+      infinite[v] += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
+      if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
+      inverse[k][v] = sum == 0 ? 0 : inverse_of(sum);
+      lse[k][v] = kFactored && sum == 0 ? -INFINITY : lse_of<score>(of.m[v], sum);  // without factors m is
+    }
+  });
+#pragma unroll
+  for (int v = 0; v < 2; ++v) {
+    for_heads<S>(a.heads, h, [&](int k) {
       if (others >> warp_row(v) & 1) return;
-      store_row<S>(of.out, v, sum == 0 ? 0 : 1 / sum, part_of_row<S>(a, outputs.out, i[v], h + k),
+      store_row<S>(running[k].out, v, inverse[k][v], part_of_row<S>(a, outputs.out, i[v], h + k),
                    features_of_part<S>(a));
-      const float m = score == Score::additive ? of.m[v] : kLn2 * of.m[v];
-      const float lse = kFactored && sum == 0 ? -INFINITY : m + log(sum);  // without factors m is
       if (lane_in_group() == 0 && is_first_part<S>()) {
-        static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse;
+        static_cast<float*>(outputs.lse)[a.scalar(i[v], h + k)] = lse[k][v];
       }
     });
-    parts.add(infinite);  // and all parts have stored theirs
-    others |= rows_not_zero(infinite, v);
+    parts.add(infinite[v]);  // and all parts have stored theirs
+    others |= rows_not_zero(infinite[v], v);
   }
   for_rows_of<S>(others, w, [&](int row) {
     for (int k = h; k < min(h + S::kHeads, a.heads); ++k) {
@@ -311,7 +323,8 @@ cudaError_t tile_fwd(const Attention& a, const Outputs& outputs, cudaStream_t st
       return launch_tile<S, kPositions>(tile_fwd_kernel<score, S, kPositions>, kBlocks<score, S, kPositions>,
                                         stages_bytes<score, S>(major), a, stream, Typed<typename S::T>{a}, outputs);
     };
-    return needs_positions(a) || is_general ? launch.template operator()<true>() : launch.template operator()<false>();
+    return needs_positions<score, S>(a) || is_general ? launch.template operator()<true>()
+                                                      : launch.template operator()<false>();
   });
 }
 

@@ -76,11 +76,12 @@ class OutPieces {
   uint4 pieces_[S::kHeads][kCount];
 };
 
-// As edge_gradient, with a mask, which makes all of it 0 where there is no edge. keep: 1 without kPositions.
+// As edge_gradient, of a logit with its mask, which makes all of it 0 where there is no edge. keep: 1 without
+// kPositions.
 template <Score score>
-__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Logit<float>& s, float mask, float dp,
-                                                               const RowTerms& row, float keep) {
-  const float p = weight_of<score>(s.value + mask - row.lse);
+__device__ __forceinline__ EdgeGradient<float> masked_gradient(const Logit<float>& s, float dp, const RowTerms& row,
+                                                               float keep) {
+  const float p = weight_of<score>(s.value - row.lse);
   const float ds = p * (keep * dp - row.delta);
   return {keep * p, ds, ds * s.slope};
 }

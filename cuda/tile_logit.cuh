@@ -27,6 +27,15 @@ __device__ __forceinline__ bool is_precise(float largest) {
   return score == Score::additive || fabsf(largest) <= 1 << 14;
 }
 
+// A row's log-sum-exp, with m taken out of its sum of weights, and the inverse of that sum: to 2^-22, and 2 units in the
+// last place.
+template <Score score>
+__device__ __forceinline__ float lse_of(float m, float sum) {
+  const float log2_sum = __log2f(sum);
+  return score == Score::additive ? m + kLn2 * log2_sum : kLn2 * (m + log2_sum);
+}
+__device__ __forceinline__ float inverse_of(float sum) { return __fdividef(1, sum); }
+
 // What nodes bring to logits. kRows: windows are of rows, else of columns.
 template <bool kRows>
 struct Terms {
@@ -47,5 +56,10 @@ struct Terms {
 // Whether products that make logits have been multiplied by the window's terms (tile_products.cuh).
 template <Score score, class S>
 constexpr bool kProductsHaveTerms = S::kScaled && score != Score::additive;
+
+// Whether products that make logits begin with masks, which costs nothing, and are multiplied by the window's term, of
+// more than 0, afterwards.
+template <Score score, class S, bool kPositions>
+constexpr bool kMasksFirst = score == Score::dot && !S::kScaled && !kPositions;
 
 }  // namespace dfgnn::cuda::tile

@@ -123,12 +123,16 @@ class MaskRows {
     }
   }
 
-  // Whether row v has an edge to element (j, c) of the chunk; what to add to a logit for that, 0 or else -inf; and the
-  // place of that edge.
+  // Whether row v has an edge to element (j, c) of the chunk; what to add to a logit for that, which is -inf where it
+  // has none and else changes nothing; and the place of that edge.
   __device__ __forceinline__ bool has(int v, int j, int c) const { return (shifted_[v] & 1u << (8 * j + c)) != 0; }
   __device__ __forceinline__ float mask(int v, int j, int c) const {
     if constexpr (kHeads > 1) return masks_[v][2 * j + c];
     return make_mask(v, 2 * j + c);
+  }
+  __device__ __forceinline__ void get_masks(Logits& to) const {
+#pragma unroll
+    for (int x = 0; x < 16; ++x) to[x / 4][x % 4] = mask(x % 4 / 2, x / 4, x % 2);
   }
   __device__ __forceinline__ int place(int v, int j, int c) const {
     const int row = chunk_row(j, c), last = rows_[8 * v * kMaskWords + 1];
@@ -138,11 +142,13 @@ class MaskRows {
  private:
   __device__ __forceinline__ bool has_bits(int v) const { return !(others_ >> warp_row(v) & 1); }
 
-  // By a product, which goes to another pipe than selecting would.
+  // 0xff800000 is -inf, and 0x00800000, the least number of full precision, is as good as 0. One instruction puts the
+  // sign of a byte in all bits of the first, if compilers do not know the rest: that gridDim.z is 1.
   __device__ __forceinline__ float make_mask(int v, int x) const {
-    constexpr int kInfinity = 23;  // the lowest bit of -inf
-    const int bit = 8 * (x / 2) + x % 2, down = bit > kInfinity ? 2 : 0, place = bit - down;
-    return __int_as_float((~shifted_[v] >> down & 1u << place) * (-1u << (kInfinity - place)));
+    const uint32_t unset = ~shifted_[v] << (7 - x % 2), least = gridDim.z << 23;
+    uint32_t mask;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(mask) : "r"(unset), "r"(least), "r"(0x8654 | x / 2 << 12));
+    return __uint_as_float(mask);
   }
 
   const int* rows_;

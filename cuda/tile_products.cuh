@@ -1,6 +1,6 @@
 // Products of the tile kernels on tensor cores, of a head of a chunk with a window's rows in shared memory or with
 // weights in registers; for each warp
-//   product_nt: acc[16 x 32]  = A[16 x F] * chunk[32 x F]^T   (logits, gradients of probabilities)
+//   product_nt: acc[16 x 32] (+)= A[16 x F] * chunk[32 x F]^T (logits, gradients of probabilities)
 //   product_nn: acc[16 x F] += P[16 x 32] * chunk[32 x F]     (outputs and gradients of features)
 // P stays in the registers that product_nt left it in (FlashAttention-2, Dao 2023). Where S::kWarpgroup the warps of
 // the block, or of its part (tile_parts.cuh), make them together, so that all must come, and those of 16-bit numbers
@@ -80,15 +80,18 @@ __device__ __forceinline__ void multiply(float (*d)[4], const uint32_t (&a)[4], 
 
 constexpr int kStepBytes = 32;  // of a row, in an mma
 
-// low: what the high parts of one factor have with the low ones of the other, times 2^kLowBits.
-template <class S>
+// kAdds: acc is added to. low: what the high parts of one factor have with the low ones of the other, times 2^kLowBits.
+template <class S, bool kAdds>
 __device__ __forceinline__ void warp_nt(Logits& acc, Logits& low, const WindowRows<S>& window, const Chunk<S>& chunk,
                                         int head) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const LaneRow a_row(window, warp * kWarpRows + lane % 16, lane / 16);
   const LaneRow b_row(chunk, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
-  for (int x = 0; x < 16; ++x) acc[x / 4][x % 4] = low[x / 4][x % 4] = 0;
+  for (int x = 0; x < 16; ++x) {
+    low[x / 4][x % 4] = 0;
+    if (!kAdds) acc[x / 4][x % 4] = 0;
+  }
 #pragma unroll 4
   for (int step = 0; step < S::kHeadPartBytes; step += kStepBytes) {
     const int byte = head * S::kHeadPartBytes + step;
@@ -112,7 +115,7 @@ __device__ __forceinline__ void warp_nt(Logits& acc, Logits& low, const WindowRo
   }
 }
 
-template <class S>
+template <class S, bool kAdds>
 __device__ __forceinline__ void warpgroup_nt(Logits& acc, Logits& low, const WindowRows<S>& window,
                                              const Chunk<S>& chunk) {
   using T = typename S::Factor;
@@ -121,12 +124,12 @@ __device__ __forceinline__ void warpgroup_nt(Logits& acc, Logits& low, const Win
   warpgroup::begin();
 #pragma unroll
   for (int byte = 0; byte < S::kPartBytes; byte += kStepBytes) {
-    const bool adds = byte > 0;
+    const bool adds = byte > 0;  // low
     if constexpr (S::kSplit) {
       warpgroup::multiply_nt<T>(low, a.at(byte + S::kPartBytes), b.at(byte), adds);
       warpgroup::multiply_nt<T>(low, a.at(byte), b.at(byte + S::kPartBytes), true);
     }
-    warpgroup::multiply_nt<T>(acc, a.at(byte), b.at(byte), adds);
+    warpgroup::multiply_nt<T>(acc, a.at(byte), b.at(byte), kAdds || adds);
   }
   warpgroup::commit();
 }
@@ -167,19 +170,20 @@ __device__ __forceinline__ void unscale(Logits& acc, const Logits& low, const Ro
   }
 }
 
-template <class S>
+template <class S, bool kAdds = false>
 __device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S>& window, const RowFactors<S>& rows,
                                                  const Chunk<S>& chunk, int head) {
+  static_assert(!(S::kScaled && kAdds), "sums are scaled");
   Logits low;
   if constexpr (S::kWarpgroup) {
-    warpgroup_nt<S>(acc, low, window, chunk);
+    warpgroup_nt<S, kAdds>(acc, low, window, chunk);
     if constexpr (S::kScaled) {
       warpgroup::wait();
       warpgroup::keep(acc);
       if constexpr (S::kSplit) warpgroup::keep(low);
     }
   } else {
-    warp_nt<S>(acc, low, window, chunk, head);
+    warp_nt<S, kAdds>(acc, low, window, chunk, head);
   }
   if constexpr (S::kScaled) unscale<S>(acc, low, rows, chunk);
 }
@@ -209,7 +213,7 @@ __device__ __forceinline__ void scale_weights(Logits& p, Features<S>& acc, const
     float by[2];
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      const int to = min(acc.exponents[v], scaling_exponent<kBits>(lanes_max<4>(largest[v])));
+      const int to = min(acc.exponents[v], exponent_of(scaling_power<kBits>(lanes_max<4>(largest[v]))));
       by[v] = power_of_two(max(127 + to - acc.exponents[v], 0));
       acc.exponents[v] = to;
     }

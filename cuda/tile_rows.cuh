@@ -120,8 +120,7 @@ class Rows {
     __syncwarp();  // the rows have been read
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const int exponent = scaling_exponent<kHighBits>(__uint_as_float(largest[k]));
-      const float scale = power_of_two(exponent);
+      const float scale = scaling_power<kHighBits>(__uint_as_float(largest[k]));
       uint2 high, low;
       split_pair(x[k].x * scale, x[k].y * scale, high.x, low.x);
       split_pair(x[k].z * scale, x[k].w * scale, high.y, low.y);
@@ -130,7 +129,7 @@ class Rows {
       };
       *part(0) = high;
       if constexpr (S::kSplit) *part(S::kPartBytes / 16) = low;
-      if (piece() == 0) scales[k * kAtOnce] = power_of_two(254 - exponent);
+      if (piece() == 0) scales[k * kAtOnce] = inverse_of_power(scale);
     }
   }
 

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "dependent.cuh"
 #include "device.h"
+#include "tile_logit.cuh"
 #include "tile_turns.cuh"
 
 namespace dfgnn::cuda::tile {
@@ -45,8 +46,12 @@ cudaError_t for_tile_shape(const Attention& a, const Launch& launch) {
   }
 }
 
-// Whether anything depends on the place of an edge: the kernels' kPositions.
-inline bool needs_positions(const Attention& a) { return a.bias || a.a_edge || a.dropout_p > 0; }
+// Whether a call is for the kernels that take all: something depends on the place of an edge (their kPositions), or the
+// logits' scale is not more than 0.
+template <Score score, class S>
+bool needs_positions(const Attention& a) {
+  return a.bias || a.a_edge || a.dropout_p > 0 || (kMasksFirst<score, S, false> && !(static_cast<float>(a.scale) > 0));
+}
 
 // Whether a block of the current device has the shared memory, with matrices of stages_bytes a part, and else an error.
 template <Score score, class S>
