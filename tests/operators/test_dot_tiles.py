@@ -1,4 +1,4 @@
-"""Dot scores in method tile, whose products begin with the masks of edges where the scale of logits allows it."""
+"""Dot scores in method tile, whose products begin with masks where the scale of logits allows it."""
 
 import graphs
 import pytest
