@@ -27,8 +27,8 @@ __device__ __forceinline__ bool is_precise(float largest) {
   return score == Score::additive || fabsf(largest) <= 1 << 14;
 }
 
-// A row's log-sum-exp, with m taken out of its sum of weights, and the inverse of that sum: to 2^-22, and 2 units in the
-// last place.
+// A row's log-sum-exp, with m taken out of its sum of weights, and the inverse of that sum: to 2^-22, and 2 units in
+// the last place.
 template <Score score>
 __device__ __forceinline__ float lse_of(float m, float sum) {
   const float log2_sum = __log2f(sum);

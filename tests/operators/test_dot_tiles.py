@@ -1,4 +1,4 @@
-"""Dot scores in method tile, whose products begin with masks where the scale of logits allows it."""
+"""Dot scores in method tile, whose products begin with masks where the scale allows it."""
 
 import graphs
 import pytest
@@ -6,9 +6,7 @@ import torch
 from calls import check_backward, check_forward, make_operands
 
 SHAPES = [(3, 8), (2, 32), (2, 64), (1, 128), (1, 256)]
-DTYPES = pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str
-)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 
 
 @DTYPES
