@@ -18,14 +18,24 @@ struct RunPlan {
   static constexpr int kMostRows = 4;
   static constexpr int kLong = kWarp + 1;  // entries from which on all warps of a block share a row
 
-  int rows, warps;                // of a warp, of a block
+  int rows, warps;                // of a warp, a power of two, and of a block
   unsigned piece_blocks, blocks;  // the first blocks take pieces
+  int block_step, warp_step;      // from a block's first row to the next one's, from a warp's to the next one's,
+  int row_step;                   // and from one of a warp's rows to the next
   RowUnits units;                 // says which pieces there are: of rows of more entries than a segment
 };
 
+// The rows of a warp.
+struct Run {
+  int first, step, count;
+  __device__ __forceinline__ int row(int r) const { return first + r * step; }
+};
+
 // Blocks of few warps, each of which holds up no more than these with its longest row; of few rows, for which there are
-// multiprocessors enough, twice as many, which share long rows, and all rows at a time. A slot of a piece has
-// `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
+// multiprocessors enough, twice as many, which share long rows, and all rows at a time. Of few entries, whose other
+// ends are in the caches, blocks deal the rows among them, and warps those of a block, as long ones may be neighbours
+// (where rows are in the order of their lengths, all have as many entries). A slot of a piece has `numbers`, 4 bytes
+// each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
 inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest, int head_dim) {
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;
   RunPlan plan{};
@@ -38,8 +48,13 @@ inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers,
   const bool has_pieces = num_entries > segment && (longest < 0 || longest > segment);
   if (has_pieces) plan.units.segments = static_cast<unsigned>((num_entries + segment - 1) / segment);
   plan.piece_blocks = (plan.units.segments + plan.warps - 1) / plan.warps;
-  const int64_t rows_per_block = plan.warps * plan.rows;
-  plan.blocks = plan.piece_blocks + static_cast<unsigned>((num_rows + rows_per_block - 1) / rows_per_block);
+  const int rows_per_block = plan.warps * plan.rows;
+  const int row_blocks = static_cast<int>((num_rows + rows_per_block - 1) / rows_per_block);
+  plan.blocks = plan.piece_blocks + static_cast<unsigned>(row_blocks);
+  const bool deals = num_entries <= kFewRunEntries;
+  plan.block_step = deals ? 1 : rows_per_block;
+  plan.warp_step = deals ? row_blocks : plan.rows;
+  plan.row_step = deals ? plan.warps * row_blocks : 1;
   return plan;
 }
 
@@ -169,11 +184,11 @@ class RunBatch {
   __device__ __forceinline__ int place(int t) const { return lanes().places[t]; }
   __device__ __forceinline__ static int number(int place) { return place / kOwnBytes; }
 
-  // Starts to copy the k-th features of `count` rows of the run, the first of which is the graph's `first`.
+  // Starts to copy the k-th features of the run's rows.
   template <int k>
-  __device__ __forceinline__ void copy_own(const Copies& copies, int first, int count) const {
-    copies.template start<RunPlan::kMostRows>(shared_address(own_memory()) + k * Copies::kBytes, kOwnBytes, count,
-                                              [&](int r) { return first + r; });
+  __device__ __forceinline__ void copy_own(const Copies& copies, const Run& run) const {
+    copies.template start<RunPlan::kMostRows>(shared_address(own_memory()) + k * Copies::kBytes, kOwnBytes, run.count,
+                                              [&](int r) { return run.row(r); });
   }
 
   // The lane's share of those.
@@ -272,7 +287,7 @@ __device__ __forceinline__ void put_numbers(typename W::A* numbers, const Fragme
 }
 
 // Calls work.piece(row, entries, slot) with the pieces of very long rows; work.share(row, entries), all warps of a
-// block, with slices of its long rows; and work.run(first, count, rows) with the run of a warp.
+// block, with slices of its long rows; and work.run(run, rows) with the run of a warp.
 template <class Work>
 __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int64_t num_entries, const RunPlan& plan,
                                          Work& work) {
@@ -293,9 +308,13 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
     }
   }
   const int rows_per_block = plan.warps * plan.rows;  // a lane looks at each
-  const int first = static_cast<int>(blockIdx.x - plan.piece_blocks) * rows_per_block;
+  const int first = static_cast<int>(blockIdx.x - plan.piece_blocks) * plan.block_step;
+  const auto row_of = [&](int place) {
+    const int bits = __ffs(plan.rows) - 1;
+    return first + (place >> bits) * plan.warp_step + (place & (plan.rows - 1)) * plan.row_step;
+  };
   Range entries{0, 0};
-  if (lane < rows_per_block && first + lane < num_rows) entries = row_range(ptr, first + lane, num_entries);
+  if (lane < rows_per_block && row_of(lane) < num_rows) entries = row_range(ptr, row_of(lane), num_entries);
   const int begin = static_cast<int>(entries.begin), size = static_cast<int>(entries.size());
   const bool is_shared = size >= RunPlan::kLong && (plan.units.segments == 0 || size <= plan.units.segment);
 #pragma unroll 1
@@ -303,12 +322,13 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
     const int r = __ffs(left) - 1, all = __shfl_sync(kAllLanes, size, r);
     const int slice = (all + plan.warps - 1) / plan.warps;
     const int64_t row_begin = __shfl_sync(kAllLanes, begin, r);
-    work.share(first + r, Range{row_begin + min(warp * slice, all), row_begin + min((warp + 1) * slice, all)});
+    work.share(row_of(r), Range{row_begin + min(warp * slice, all), row_begin + min((warp + 1) * slice, all)});
   }
   const int own = warp * plan.rows, from = min(own + lane, kWarp - 1);
-  const int count = min(max(static_cast<int>(num_rows) - first - own, 0), plan.rows);
+  const int own_first = row_of(own), left = static_cast<int>(num_rows) - own_first;
+  const int count = left <= 0 ? 0 : min((left - 1) / plan.row_step + 1, plan.rows);
   const int own_begin = __shfl_sync(kAllLanes, begin, from), own_size = __shfl_sync(kAllLanes, size, from);
-  work.run(first + own, count, RunRows(own_begin, lane < count ? own_size : 0, lane < count));
+  work.run({own_first, plan.row_step, count}, RunRows(own_begin, lane < count ? own_size : 0, lane < count));
 }
 
 }  // namespace dfgnn::cuda

@@ -27,14 +27,14 @@ class RunForward {
         value_rows_(a, a.value, h_),
         pair_(a, h_, lane_) {}
 
-  __device__ __forceinline__ void run(int first, int count, RunRows rows) {
-    if (kNeedsDots && rows.any_left()) copy_own(first, count);
-    for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) store_empty(first + __ffs(empty) - 1);
+  __device__ __forceinline__ void run(const Run& run, RunRows rows) {
+    if (kNeedsDots && rows.any_left()) copy_own(run);
+    for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) store_empty(run.row(__ffs(empty) - 1));
     if (!rows.any_left()) return;
     RunEntry entry = rows.next(a_.col, a_.num_src, batch_.begins());
 #pragma unroll 1
     while (true) {
-      whole_rows(first, entry);
+      whole_rows(run, entry);
       if (!rows.any_left()) return;
       __syncwarp();
       entry = rows.next(a_.col, a_.num_src, batch_.begins());
@@ -52,9 +52,7 @@ class RunForward {
   }
 
  private:
-  __device__ __forceinline__ void copy_own(int first, int count) const {
-    batch_.template copy_own<0>({a_, a_.dst, h_}, first, count);
-  }
+  __device__ __forceinline__ void copy_own(const Run& run) const { batch_.template copy_own<0>({a_, a_.dst, h_}, run); }
 
   __device__ __forceinline__ void store_empty(int i) {
     Fragment<W> zeros;
@@ -134,8 +132,8 @@ class RunForward {
     }
   }
 
-  __device__ __forceinline__ void whole_rows(int first, const RunEntry& entry) {
-    const int i = first + entry.row;
+  __device__ __forceinline__ void whole_rows(const Run& run, const RunEntry& entry) {
+    const int i = run.row(entry.row);
     const A s = logit(i, entry);
     const A m = over_run(s, entry.begin, entry.last, [](A x, A y) { return max(x, y); });
     const A p = lane_ < entry.count ? exp_difference(s, m) : A(0);
@@ -145,15 +143,16 @@ class RunForward {
     __syncwarp();
     Fragment<W> total;
     total.zero();
-    T* const out = a_.features(outputs_.out, first, h_) + lane_ * W::kVec;
-    const int stride = a_.heads * a_.head_dim, left = a_.head_dim - lane_ * W::kVec;
+    T* const out = a_.features(outputs_.out, run.first, h_) + lane_ * W::kVec;
+    const int64_t stride = static_cast<int64_t>(run.step) * a_.heads * a_.head_dim;
+    const int left = a_.head_dim - lane_ * W::kVec;
     add<true>(total, entry.count, entry.ends,
-              [&](int r) { total.template store<W::kSteps>(out + static_cast<int64_t>(r) * stride, 0, left, 0); });
+              [&](int r) { total.template store<W::kSteps>(out + r * stride, 0, left, 0); });
   }
 
   // A slice of a long row, the sum of whose weights, relative to the largest logit, goes to the piece.
   __device__ __forceinline__ void slice(int i, const Range& edges, A* piece) {
-    if (kNeedsDots && edges.size() > 0) copy_own(i, 1);
+    if (kNeedsDots && edges.size() > 0) copy_own({i, 1, 1});
     Fragment<W> out;
     out.zero();
     A m = -INFINITY, sum = A(0);

@@ -36,11 +36,12 @@ class RunGradient {
         other_values_(a, pass_.other_value(), h_),
         pair_(a, h_, lane_) {}
 
-  __device__ __forceinline__ void run(int first, int count, RunRows rows) {
-    const OwnRows<RunPlan::kMostRows> own_rows = start_rows<RunPlan::kMostRows>(first, count);
+  __device__ __forceinline__ void run(const Run& run, RunRows rows) {
+    const OwnRows<RunPlan::kMostRows> own_rows = start_rows<RunPlan::kMostRows>(run);
     for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) {
-      store(first + __ffs(empty) - 1, Sums{});
-      if (kAdditive && lane_ == 0) static_cast<A*>(pass_.grad())[a_.scalar(first + __ffs(empty) - 1, h_)] = A(0);
+      const int n = run.row(__ffs(empty) - 1);
+      store(n, Sums{});
+      if (kAdditive && lane_ == 0) static_cast<A*>(pass_.grad())[a_.scalar(n, h_)] = A(0);
     }
     const bool has_entries = rows.any_left();
     RunEntry entry{};
@@ -48,19 +49,19 @@ class RunGradient {
       entry = rows.next(pass_.others(), pass_.num_others(), batch_.begins());
       start(entry);
     }
-    const RowNumbers numbers = take_rows(own_rows, count, has_entries);
+    const RowNumbers numbers = take_rows(own_rows, run.count, has_entries);
     // Of all rows, long ones too, and here alone: slices add delta up in another order.
-    if (kRows && lane_ < count) static_cast<A*>(g_.delta)[a_.scalar(first + lane_, h_)] = numbers.delta;
+    if (kRows && lane_ < run.count) static_cast<A*>(g_.delta)[a_.scalar(run.row(lane_), h_)] = numbers.delta;
     if (!has_entries) return;
 #pragma unroll 1
     while (true) {
       const RowNumbers own{__shfl_sync(kAllLanes, numbers.lse, entry.row),
                            __shfl_sync(kAllLanes, numbers.delta, entry.row)};
       Sums sums{};
-      A number = batch<true>(first + entry.row, entry, own, sums, [&](int r) { store(first + r, sums); });
+      A number = batch<true>(run.row(entry.row), entry, own, sums, [&](int r) { store(run.row(r), sums); });
       if constexpr (kAdditive) {
         number = over_run(number, entry.begin, entry.last, [](A x, A y) { return x + y; });
-        if (lane_ == entry.last) static_cast<A*>(pass_.grad())[a_.scalar(first + entry.row, h_)] = number;
+        if (lane_ == entry.last) static_cast<A*>(pass_.grad())[a_.scalar(run.row(entry.row), h_)] = number;
       }
       if (!rows.any_left()) return;
       __syncwarp();
@@ -108,21 +109,21 @@ class RunGradient {
     RowNumbers numbers;
   };
 
-  // Starts to read `count` rows.
+  // Starts to read a run's rows.
   template <int kMost>
-  __device__ __forceinline__ OwnRows<kMost> start_rows(int first, int count) const {
-    if constexpr (kHasOwn) batch_.template copy_own<0>({a_, pass_.own(), h_}, first, count);
-    if constexpr (kHasOwnValue) batch_.template copy_own<kOwnValue>({a_, pass_.own_value(), h_}, first, count);
+  __device__ __forceinline__ OwnRows<kMost> start_rows(const Run& run) const {
+    if constexpr (kHasOwn) batch_.template copy_own<0>({a_, pass_.own(), h_}, run);
+    if constexpr (kHasOwnValue) batch_.template copy_own<kOwnValue>({a_, pass_.own_value(), h_}, run);
     commit_copies();
     OwnRows<kMost> rows{};
     if constexpr (kRows) {
       const RowReader<W> out(a_, g_.out, h_, lane_);
 #pragma unroll
       for (int r = 0; r < kMost; ++r) {
-        if (r < count) rows.out[r] = out(first + r);
+        if (r < run.count) rows.out[r] = out(run.row(r));
       }
-      if (lane_ < count) {
-        const int64_t t = a_.scalar(first + lane_, h_);
+      if (lane_ < run.count) {
+        const int64_t t = a_.scalar(run.row(lane_), h_);
         rows.numbers.lse = a_.at(g_.lse, t);
         if (g_.grad_lse) rows.numbers.delta = -a_.at(g_.grad_lse, t);
       }
@@ -257,7 +258,7 @@ class RunGradient {
     Sums sums{};
     A number = A(0);
     if (entries.size() > 0) {
-      const OwnRows<1> own_rows = start_rows<1>(n, 1);
+      const OwnRows<1> own_rows = start_rows<1>({n, 1, 1});
       RunEntry entry = entry_of_row(pass_.others(), pass_.num_others(), entries.begin, entries.end);
       start(entry);
       const RowNumbers numbers = take_rows(own_rows, 1, true);
