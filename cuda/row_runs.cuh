@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "attention.h"
 #include "device.h"
 #include "row_copies.cuh"
 #include "row_groups.cuh"
@@ -33,14 +34,16 @@ struct Run {
 
 // Blocks of few warps, each of which holds up no more than these with its longest row; of few rows, for which there are
 // multiprocessors enough, twice as many, which share long rows, and all rows at a time. Of few entries, whose other
-// ends are in the caches, blocks deal the rows among them, and warps those of a block, as long ones may be neighbours
-// (where rows are in the order of their lengths, all have as many entries). A slot of a piece has `numbers`, 4 bytes
-// each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
-inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest, int head_dim) {
+// ends are in the caches, and with long rows, which may be neighbours, blocks deal the rows among them, and warps those
+// of a block: where rows are in the order of their lengths all have as many entries. Not where most rows may be empty,
+// as in sampled graphs, whose first rows have all entries. A slot of a piece has `numbers`, 4 bytes each, of all heads;
+// slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
+inline RunPlan plan_runs(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest) {
+  const int64_t num_entries = a.num_edges;
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;
   RunPlan plan{};
   plan.warps = num_rows < kManyRows ? 8 : 4;
-  const int few = head_dim > 128 ? 1 : 2;  // so that a block needs less than 99 KiB, which any device has
+  const int few = a.head_dim > 128 ? 1 : 2;  // so that a block needs less than 99 KiB, which any device has
   plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? few : RunPlan::kMostRows;
   int64_t& segment = plan.units.segment;
   segment = kLeast;
@@ -51,7 +54,8 @@ inline RunPlan plan_runs(int64_t num_rows, int64_t num_entries, int64_t numbers,
   const int rows_per_block = plan.warps * plan.rows;
   const int row_blocks = static_cast<int>((num_rows + rows_per_block - 1) / rows_per_block);
   plan.blocks = plan.piece_blocks + static_cast<unsigned>(row_blocks);
-  const bool deals = num_entries <= kFewRunEntries;
+  const bool deals = num_entries <= kFewRunEntries && num_entries >= 2 * num_rows && num_rows >= kManyRows &&
+                     a.max_degree >= RunPlan::kLong;
   plan.block_step = deals ? 1 : rows_per_block;
   plan.warp_step = deals ? row_blocks : plan.rows;
   plan.row_step = deals ? plan.warps * row_blocks : 1;

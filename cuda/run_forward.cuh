@@ -201,7 +201,7 @@ __global__ void __maxnreg__((run_registers<score, S, false>()))
 }
 
 inline RunPlan plan_forward_runs(const Attention& a) {
-  return plan_runs(a.num_dst, a.num_edges, a.heads * forward_slot_width(a), a.max_degree, a.head_dim);
+  return plan_runs(a, a.num_dst, a.heads * forward_slot_width(a), a.max_degree);
 }
 
 inline size_t forward_runs_workspace(const Attention& a) {

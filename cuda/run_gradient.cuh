@@ -310,8 +310,7 @@ __global__ void __maxnreg__((run_registers<score, S, true>()))
 template <Side side, Score score>
 RunPlan plan_gradient_runs(const Attention& a) {
   const int numbers = a.heads * slot_width<side, score>(a.head_dim);
-  return side == Side::rows ? plan_runs(a.num_dst, a.num_edges, numbers, a.max_degree, a.head_dim)
-                            : plan_runs(a.num_src, a.num_edges, numbers, -1, a.head_dim);
+  return side == Side::rows ? plan_runs(a, a.num_dst, numbers, a.max_degree) : plan_runs(a, a.num_src, numbers, -1);
 }
 
 template <Side side, Score score>

@@ -149,3 +149,17 @@ def test_same_bits_twice(score, num_rows, cuda):
     graph = mixed_rows(num_rows, cuda)
     operands = make_operands(score, graph, 1, 128)
     assert_same_bits(*(results("smmf_fwd", score, graph, operands) for _ in range(2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_dealt_rows(score, dtype, cuda):
+    """Which rows a block has, which depends on what is known of the longest, changes no bit."""
+    graph = mixed_rows(NUM_ROWS[2], cuda)
+    assert 2 * graph.num_dst <= graph.num_edges <= 1 << 18
+    operands = make_operands(score, graph, 1, 128, dtype, edge_terms=True)
+    known, unknown = (
+        results("attention_smmf", score, graph, operands, max_degree=longest)
+        for longest in (1000, -1)
+    )
+    assert_same_bits(known, unknown)
