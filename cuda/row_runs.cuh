@@ -36,8 +36,9 @@ struct Run {
 // multiprocessors enough, twice as many, which share long rows, and all rows at a time. Of few entries, whose other
 // ends are in the caches, and with long rows, which may be neighbours, blocks deal the rows among them, and warps those
 // of a block: where rows are in the order of their lengths all have as many entries. Not where most rows may be empty,
-// as in sampled graphs, whose first rows have all entries. A slot of a piece has `numbers`, 4 bytes each, of all heads;
-// slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
+// as in sampled graphs, whose first rows have all entries, nor of few rows, which gained by chance alone. A slot of a
+// piece has `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row,
+// or -1.
 inline RunPlan plan_runs(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest) {
   const int64_t num_entries = a.num_edges;
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;

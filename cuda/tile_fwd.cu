@@ -193,18 +193,19 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
             for (int x = 0; x < 16; ++x) largest[x % 4 / 2] = max(largest[x % 4 / 2], p[x / 4][x % 4]);
 #pragma unroll
             for (int v = 0; v < 2; ++v) largest[v] *= dst[k][v];
-          }
+          } else {
 #pragma unroll
-          for (int x = 0; x < 8 && !kFirst; ++x) {
-            const int j = x / 2, c = x % 2;
-            const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
+            for (int x = 0; x < 8; ++x) {
+              const int j = x / 2, c = x % 2;
+              const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
 #pragma unroll
-            for (int v = 0; v < 2; ++v) {
-              float& s = p[j][2 * v + c];
-              const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
-              const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-              s = logit_of<score, kPositions>(a, s, term, src, e, h + k, kUnit<score>).value + edges.mask(v, j, c);
-              largest[v] = max(largest[v], s);
+              for (int v = 0; v < 2; ++v) {
+                float& s = p[j][2 * v + c];
+                const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
+                const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
+                s = logit_of<score, kPositions>(a, s, term, src, e, h + k, kUnit<score>).value + edges.mask(v, j, c);
+                largest[v] = max(largest[v], s);
+              }
             }
           }
           to.template grow<score>(largest, is_first);
@@ -246,7 +247,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       infinite[v] += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
       if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
       inverse[k][v] = sum == 0 ? 0 : inverse_of(sum);
-      lse[k][v] = kFactored && sum == 0 ? -INFINITY : lse_of<score>(of.m[v], sum);  // without factors m is
+      lse[k][v] = kFactored && sum == 0 ? -INFINITY : lse_of_sum<score>(of.m[v], sum);  // without factors m is
     }
   });
 #pragma unroll

@@ -30,7 +30,7 @@ __device__ __forceinline__ bool is_precise(float largest) {
 // A row's log-sum-exp, with m taken out of its sum of weights, and the inverse of that sum: to 2^-22, and 2 units in
 // the last place.
 template <Score score>
-__device__ __forceinline__ float lse_of(float m, float sum) {
+__device__ __forceinline__ float lse_of_sum(float m, float sum) {
   const float log2_sum = __log2f(sum);
   return score == Score::additive ? m + kLn2 * log2_sum : kLn2 * (m + log2_sum);
 }
