@@ -69,6 +69,8 @@ struct Attention {
   Index tile_list;
   int64_t tile_nodes = -1, tile_batches = -1;
   bool allow_tf32 = false;  // whether products of float32 on tensor cores may have the accuracy of TF32
+  // Of the kernels by runs: rows and columns by their numbers of edges (graph.h), or null.
+  const int *row_order = nullptr, *column_order = nullptr;
 };
 
 struct Outputs {

@@ -106,6 +106,15 @@ cudaError_t make_masks(const MakeMasks& task, cudaStream_t stream);
 // The list of tiles (tile_geometry.h): tiles and list [boundaries_of(num_nodes)].
 cudaError_t list_tiles(const int* tiles, int64_t num_nodes, int* list, cudaStream_t stream);
 
+// Rows and columns by their numbers of edges (tile_geometry.h): orders [kOrderWords, 2, num_nodes], of fewer than 2^30
+// nodes and 2^31 edges.
+struct OrderRows {
+  Index rowptr, colptr;
+  int64_t num_nodes, num_edges;
+  int* orders;
+};
+cudaError_t order_rows(const OrderRows& task, void* workspace, size_t& workspace_bytes, cudaStream_t stream);
+
 // What the largest tile takes of the resident kernels: sizes [2] = (nodes, batches of edges, of rows or of columns),
 // the second of tiles that may fit at all.
 struct MeasureTiles {

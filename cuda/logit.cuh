@@ -40,6 +40,14 @@ struct Typed : Attention {
 // What lanes read that have no share of a row.
 __device__ constexpr uint4 kNoFeatures = {};
 
+// Where a node's row is, from the first node's on. (nvcc would add the upper half of a product in C++, which is 0, by an
+// instruction of its own.)
+__device__ __forceinline__ uint64_t row_offset(int node, unsigned row_bytes) {
+  uint64_t offset;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(node), "r"(row_bytes));
+  return offset;
+}
+
 // Gathers rows of one head from a feature array, from `feature` on: the lane's share of node n's row. What does not
 // depend on the node is made once, so that a row costs one multiply-add and its loads.
 template <class S>
@@ -59,9 +67,7 @@ class RowReader {
 
   __device__ __forceinline__ Packed<S> operator()(int node) const {
     Packed<S> row;
-    uint64_t offset;  // nvcc would add the upper half of a product in C++, which is 0, by an instruction of its own
-    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(node), "r"(row_bytes_));
-    row.load(reinterpret_cast<const T*>(base_ + offset), 0, kAlways ? S::kFeatures : left_);
+    row.load(reinterpret_cast<const T*>(base_ + row_offset(node, row_bytes_)), 0, kAlways ? S::kFeatures : left_);
     return row;
   }
 

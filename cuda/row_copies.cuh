@@ -28,12 +28,9 @@ class RowCopies {
     for (int u = 0; u < kRows; u += kAtOnce) {
       const int r = u + first_of_lane();
       if (r < count) {
-        uint64_t offset;  // as in RowReader
-        asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(node_of(r)), "r"(row_bytes_));
+        const char* const row = base_ + row_offset(node_of(r), row_bytes_);
 #pragma unroll
-        for (int at = 0; at < kBytes; at += kWarp * 16) {
-          copy_async(to + r * stride + at, base_ + offset + at, at < left_);
-        }
+        for (int at = 0; at < kBytes; at += kWarp * 16) copy_async(to + r * stride + at, row + at, at < left_);
       }
     }
   }

@@ -18,28 +18,34 @@ namespace dfgnn::cuda {
 struct RunPlan {
   static constexpr int kMostRows = 4;
   static constexpr int kLong = kWarp + 1;  // entries from which on all warps of a block share a row
+  static constexpr unsigned kDealt = 1024;  // blocks that deal rows among them: more than are at work at a time
 
-  int rows, warps;                // of a warp, a power of two, and of a block
-  unsigned piece_blocks, blocks;  // the first blocks take pieces
-  int block_step, warp_step;      // from a block's first row to the next one's, from a warp's to the next one's,
-  int row_step;                   // and from one of a warp's rows to the next
-  RowUnits units;                 // says which pieces there are: of rows of more entries than a segment
+  int rows, warps;                      // of a warp, a power of two, and of a block
+  unsigned piece_blocks, row_blocks;    // the first blocks take pieces
+  const int* order;                     // of the rows (graph.h), or null
+  RowUnits units;                       // says which pieces there are: of rows of more entries than a segment
 };
 
-// The rows of a warp.
+// The rows of a warp, in its shared memory.
 struct Run {
-  int first, step, count;
-  __device__ __forceinline__ int row(int r) const { return first + r * step; }
+  const int* rows;
+  int count;
+  __device__ __forceinline__ int row(int r) const { return rows[r]; }
+};
+
+// A row of which a warp has a slice.
+struct LongRow {
+  int number;
+  static constexpr int count = 1;
+  __device__ __forceinline__ int row(int) const { return number; }
 };
 
 // Blocks of few warps, each of which holds up no more than these with its longest row; of few rows, for which there are
-// multiprocessors enough, twice as many, which share long rows, and all rows at a time. Of few entries, whose other
-// ends are in the caches, and with long rows, which may be neighbours, blocks deal the rows among them, and warps those
-// of a block: where rows are in the order of their lengths all have as many entries. Not where most rows may be empty,
-// as in sampled graphs, whose first rows have all entries, nor of few rows, which gained by chance alone. A slot of a
-// piece has `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row,
-// or -1.
-inline RunPlan plan_runs(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest) {
+// multiprocessors enough, twice as many, which share long rows, and all rows at a time. Rows that have an order are
+// dealt among blocks, and a block's among its warps, so that all have as many entries, the longest at first. A slot of
+// a piece has `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest
+// row, or -1.
+inline RunPlan plan_runs(const Attention& a, int64_t num_rows, const int* order, int64_t numbers, int64_t longest) {
   const int64_t num_entries = a.num_edges;
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;
   RunPlan plan{};
@@ -53,13 +59,8 @@ inline RunPlan plan_runs(const Attention& a, int64_t num_rows, int64_t numbers, 
   if (has_pieces) plan.units.segments = static_cast<unsigned>((num_entries + segment - 1) / segment);
   plan.piece_blocks = (plan.units.segments + plan.warps - 1) / plan.warps;
   const int rows_per_block = plan.warps * plan.rows;
-  const int row_blocks = static_cast<int>((num_rows + rows_per_block - 1) / rows_per_block);
-  plan.blocks = plan.piece_blocks + static_cast<unsigned>(row_blocks);
-  const bool deals = num_entries <= kFewRunEntries && num_entries >= 2 * num_rows && num_rows >= kManyRows &&
-                     a.max_degree >= RunPlan::kLong;
-  plan.block_step = deals ? 1 : rows_per_block;
-  plan.warp_step = deals ? row_blocks : plan.rows;
-  plan.row_step = deals ? plan.warps * row_blocks : 1;
+  plan.row_blocks = static_cast<unsigned>((num_rows + rows_per_block - 1) / rows_per_block);
+  plan.order = order;
   return plan;
 }
 
@@ -177,6 +178,7 @@ class RunBatch {
       : first_(static_cast<char*>(memory)), stride_(bytes(rows)) {}
 
   __device__ __forceinline__ int2* begins() const { return lanes().begins; }
+  __device__ __forceinline__ int* rows() const { return lanes().rows; }
   __device__ __forceinline__ void put_weight(A weight) const { lanes().weights[lane()] = weight; }
 
   __device__ __forceinline__ void put(const RunEntry& entry) const {
@@ -189,11 +191,11 @@ class RunBatch {
   __device__ __forceinline__ int place(int t) const { return lanes().places[t]; }
   __device__ __forceinline__ static int number(int place) { return place / kOwnBytes; }
 
-  // Starts to copy the k-th features of the run's rows.
-  template <int k>
-  __device__ __forceinline__ void copy_own(const Copies& copies, const Run& run) const {
-    copies.template start<RunPlan::kMostRows>(shared_address(own_memory()) + k * Copies::kBytes, kOwnBytes, run.count,
-                                              [&](int r) { return run.row(r); });
+  // Starts to copy the k-th features of a run's rows, or of a long one.
+  template <int k, class Rows>
+  __device__ __forceinline__ void copy_own(const Copies& copies, const Rows& rows) const {
+    copies.template start<RunPlan::kMostRows>(shared_address(own_memory()) + k * Copies::kBytes, kOwnBytes, rows.count,
+                                              [&](int r) { return rows.row(r); });
   }
 
   // The lane's share of those.
@@ -250,10 +252,11 @@ class RunBatch {
   }
 
  private:
-  struct alignas(16) Lanes {
+  struct alignas(128) Lanes {  // so that no row of a group lies across the lines of another
     int nodes[kWarp], places[kWarp];
     A weights[kWarp];
     int2 begins[kWarp];
+    int rows[RunPlan::kMostRows];
   };
   // Where a row has no features of its own, its place is its number.
   static constexpr int kOwnBytes = kOwn > 0 ? kOwn * Copies::kBytes : 1;
@@ -313,13 +316,25 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
     }
   }
   const int rows_per_block = plan.warps * plan.rows;  // a lane looks at each
-  const int first = static_cast<int>(blockIdx.x - plan.piece_blocks) * plan.block_step;
-  const auto row_of = [&](int place) {
-    const int bits = __ffs(plan.rows) - 1;
-    return first + (place >> bits) * plan.warp_step + (place & (plan.rows - 1)) * plan.row_step;
-  };
+  const unsigned block = blockIdx.x - plan.piece_blocks;
+  int64_t row = static_cast<int64_t>(block) * rows_per_block + lane;
+  if (plan.order) {  // the r-th of a warp's
+    const unsigned before = block / RunPlan::kDealt * RunPlan::kDealt,
+                   among = min(RunPlan::kDealt, plan.row_blocks - before);
+    const int r = lane & (plan.rows - 1), of_warp = lane / plan.rows;
+    row = static_cast<int64_t>(before) * rows_per_block + (block - before) +
+          static_cast<int64_t>(of_warp + r * plan.warps) * among;
+  }
   Range entries{0, 0};
-  if (lane < rows_per_block && row_of(lane) < num_rows) entries = row_range(ptr, row_of(lane), num_entries);
+  const bool is_row = lane < rows_per_block && row < num_rows;
+  if (is_row && plan.order) {
+    const int* const at = plan.order + row;
+    entries.begin = clamp_to(__ldg(at + 2 * num_rows), num_entries);
+    entries.end = clamp_to(entries.begin + __ldg(at + 4 * num_rows), num_entries);
+    row = clamp_to(__ldg(at), num_rows - 1);
+  } else if (is_row) {
+    entries = row_range(ptr, row, num_entries);
+  }
   const int begin = static_cast<int>(entries.begin), size = static_cast<int>(entries.size());
   const bool is_shared = size >= RunPlan::kLong && (plan.units.segments == 0 || size <= plan.units.segment);
 #pragma unroll 1
@@ -327,13 +342,15 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
     const int r = __ffs(left) - 1, all = __shfl_sync(kAllLanes, size, r);
     const int slice = (all + plan.warps - 1) / plan.warps;
     const int64_t row_begin = __shfl_sync(kAllLanes, begin, r);
-    work.share(row_of(r), Range{row_begin + min(warp * slice, all), row_begin + min((warp + 1) * slice, all)});
+    const int number = __shfl_sync(kAllLanes, static_cast<int>(row), r);
+    work.share(number, Range{row_begin + min(warp * slice, all), row_begin + min((warp + 1) * slice, all)});
   }
   const int own = warp * plan.rows, from = min(own + lane, kWarp - 1);
-  const int own_first = row_of(own), left = static_cast<int>(num_rows) - own_first;
-  const int count = left <= 0 ? 0 : min((left - 1) / plan.row_step + 1, plan.rows);
+  const int count = __popc(__ballot_sync(kAllLanes, is_row) >> own & ((1 << plan.rows) - 1));
   const int own_begin = __shfl_sync(kAllLanes, begin, from), own_size = __shfl_sync(kAllLanes, size, from);
-  work.run({own_first, plan.row_step, count}, RunRows(own_begin, lane < count ? own_size : 0, lane < count));
+  if (const int own_row = __shfl_sync(kAllLanes, static_cast<int>(row), from); lane < count) work.rows()[lane] = own_row;
+  __syncwarp();
+  work.run({work.rows(), count}, RunRows(own_begin, lane < count ? own_size : 0, lane < count));
 }
 
 }  // namespace dfgnn::cuda

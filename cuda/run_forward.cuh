@@ -27,6 +27,8 @@ class RunForward {
         value_rows_(a, a.value, h_),
         pair_(a, h_, lane_) {}
 
+  __device__ __forceinline__ int* rows() const { return batch_.rows(); }
+
   __device__ __forceinline__ void run(const Run& run, RunRows rows) {
     if (kNeedsDots && rows.any_left()) copy_own(run);
     for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) store_empty(run.row(__ffs(empty) - 1));
@@ -52,7 +54,10 @@ class RunForward {
   }
 
  private:
-  __device__ __forceinline__ void copy_own(const Run& run) const { batch_.template copy_own<0>({a_, a_.dst, h_}, run); }
+  template <class Rows>
+  __device__ __forceinline__ void copy_own(const Rows& rows) const {
+    batch_.template copy_own<0>({a_, a_.dst, h_}, rows);
+  }
 
   __device__ __forceinline__ void store_empty(int i) {
     Fragment<W> zeros;
@@ -143,16 +148,17 @@ class RunForward {
     __syncwarp();
     Fragment<W> total;
     total.zero();
-    T* const out = a_.features(outputs_.out, run.first, h_) + lane_ * W::kVec;
-    const int64_t stride = static_cast<int64_t>(run.step) * a_.heads * a_.head_dim;
+    auto* const out = reinterpret_cast<char*>(a_.features(outputs_.out, 0, h_) + lane_ * W::kVec);
+    const unsigned row_bytes = static_cast<unsigned>(a_.heads * a_.head_dim) * sizeof(T);
     const int left = a_.head_dim - lane_ * W::kVec;
-    add<true>(total, entry.count, entry.ends,
-              [&](int r) { total.template store<W::kSteps>(out + r * stride, 0, left, 0); });
+    add<true>(total, entry.count, entry.ends, [&](int r) {
+      total.template store<W::kSteps>(reinterpret_cast<T*>(out + row_offset(run.row(r), row_bytes)), 0, left, 0);
+    });
   }
 
   // A slice of a long row, the sum of whose weights, relative to the largest logit, goes to the piece.
   __device__ __forceinline__ void slice(int i, const Range& edges, A* piece) {
-    if (kNeedsDots && edges.size() > 0) copy_own({i, 1, 1});
+    if (kNeedsDots && edges.size() > 0) copy_own(LongRow{i});
     Fragment<W> out;
     out.zero();
     A m = -INFINITY, sum = A(0);
@@ -201,7 +207,7 @@ __global__ void __maxnreg__((run_registers<score, S, false>()))
 }
 
 inline RunPlan plan_forward_runs(const Attention& a) {
-  return plan_runs(a, a.num_dst, a.heads * forward_slot_width(a), a.max_degree);
+  return plan_runs(a, a.num_dst, a.row_order, a.heads * forward_slot_width(a), a.max_degree);
 }
 
 inline size_t forward_runs_workspace(const Attention& a) {
@@ -217,7 +223,7 @@ cudaError_t launch_forward_runs(const Attention& a, const Outputs& outputs, void
   const auto kernel = forward_runs_kernel<score, S>;
   cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
-  kernel<<<dim3(plan.blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<T>{a}, outputs, plan, slots);
+  kernel<<<dim3(plan.piece_blocks + plan.row_blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<T>{a}, outputs, plan, slots);
   error = cudaGetLastError();
   return error == cudaSuccess ? merge_outputs<T>(a, outputs, plan.units, slots, stream) : error;
 }

@@ -36,6 +36,8 @@ class RunGradient {
         other_values_(a, pass_.other_value(), h_),
         pair_(a, h_, lane_) {}
 
+  __device__ __forceinline__ int* rows() const { return batch_.rows(); }
+
   __device__ __forceinline__ void run(const Run& run, RunRows rows) {
     const OwnRows<RunPlan::kMostRows> own_rows = start_rows<RunPlan::kMostRows>(run);
     for (unsigned empty = rows.empty_rows(); empty != 0; empty &= empty - 1) {
@@ -109,9 +111,9 @@ class RunGradient {
     RowNumbers numbers;
   };
 
-  // Starts to read a run's rows.
-  template <int kMost>
-  __device__ __forceinline__ OwnRows<kMost> start_rows(const Run& run) const {
+  // Starts to read a run's rows, or a long one.
+  template <int kMost, class Rows>
+  __device__ __forceinline__ OwnRows<kMost> start_rows(const Rows& run) const {
     if constexpr (kHasOwn) batch_.template copy_own<0>({a_, pass_.own(), h_}, run);
     if constexpr (kHasOwnValue) batch_.template copy_own<kOwnValue>({a_, pass_.own_value(), h_}, run);
     commit_copies();
@@ -258,7 +260,7 @@ class RunGradient {
     Sums sums{};
     A number = A(0);
     if (entries.size() > 0) {
-      const OwnRows<1> own_rows = start_rows<1>({n, 1, 1});
+      const OwnRows<1> own_rows = start_rows<1>(LongRow{n});
       RunEntry entry = entry_of_row(pass_.others(), pass_.num_others(), entries.begin, entries.end);
       start(entry);
       const RowNumbers numbers = take_rows(own_rows, 1, true);
@@ -310,7 +312,8 @@ __global__ void __maxnreg__((run_registers<score, S, true>()))
 template <Side side, Score score>
 RunPlan plan_gradient_runs(const Attention& a) {
   const int numbers = a.heads * slot_width<side, score>(a.head_dim);
-  return side == Side::rows ? plan_runs(a, a.num_dst, numbers, a.max_degree) : plan_runs(a, a.num_src, numbers, -1);
+  return side == Side::rows ? plan_runs(a, a.num_dst, a.row_order, numbers, a.max_degree)
+                            : plan_runs(a, a.num_src, a.column_order, numbers, -1);
 }
 
 template <Side side, Score score>
@@ -334,7 +337,7 @@ cudaError_t launch_gradient_runs(const Attention& a, const Gradients& g, void* w
   const auto kernel = gradient_runs_kernel<side, score, S>;
   cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(plan.blocks, a.heads);
+  const dim3 grid(plan.piece_blocks + plan.row_blocks, a.heads);
   const int threads = plan.warps * kWarp;
   const Typed<typename S::T> typed{a};
   if constexpr (side == Side::columns) {

@@ -66,15 +66,26 @@ constexpr I size_of_list(const I& nodes) {
   return boundaries_of(nodes);
 }
 
+// Or, behind boundaries alone, what the kernels by runs read (row_runs.cuh): rows by their numbers of edges, most first,
+// and columns the same way, [2, nodes]; then, in that order, where the edges of each begin, and how many there are.
+// Rows of as many edges, or of so many at the least, stay as they lie.
+constexpr int kOrderWords = 3;
+constexpr int kMostOrderEdges = (1 << 9) - 1;
+template <class I>
+constexpr I size_of_orders(const I& nodes) {
+  return nodes * (2 * kOrderWords);
+}
+
 // What a tensor of so many numbers has of these.
 struct TileParts {
-  bool is_valid, masks, list;
+  bool is_valid, masks, list, orders;
 };
 constexpr TileParts parts_of(int64_t size, int64_t nodes) {
   const int64_t list = size_of_list(nodes), with_masks = size_with_masks(nodes);
   const bool masks = size == with_masks || size == with_masks + list;
   const bool listed = !masks ? size == boundaries_of(nodes) + list : size == with_masks + list;
-  return {masks || listed || size == boundaries_of(nodes), masks, listed};
+  const bool ordered = nodes > 0 && size == boundaries_of(nodes) + size_of_orders(nodes);
+  return {masks || listed || ordered || size == boundaries_of(nodes), masks, listed, ordered};
 }
 
 // Rows of the windows of a tile of that many nodes.

@@ -43,7 +43,9 @@ class Graph(NamedTuple):
             nodes begin whose edges stay inside, which method "tile" computes as dense blocks. Where
             "auto" may choose that method, edges as bits follow (``dfgnn::with_masks``): who changes
             edges must make them again, or leave them out. Where it is "resident" that it may
-            choose, the same nodes follow, each once, then ``num_dst``. None where nobody looked.
+            choose, the same nodes follow, each once, then ``num_dst``. Where it is neither, and
+            edges are few, nodes in the order of their degrees follow instead
+            (``dfgnn::with_orders``). None where nobody looked.
         tile_blocks: The work of method "tile", in blocks; −1 where it is unknown.
         tile_nodes, tile_batches: What the largest tile takes of a multiprocessor's shared memory in
             method "resident": nodes, and batches of 8 nodes by 2 edges; −1 where it is unknown.
@@ -340,11 +342,12 @@ def with_numbers(g: Graph, stats: Tensor) -> tuple[Graph, int]:
 
 
 def with_tile_data(g: Graph) -> Graph:
-    """The graph with what method "auto" reads of its tiles: masks where it may choose "tile", and
-    their list where it may choose "resident". Scriptable; waits for nothing."""
+    """The graph with what method "auto" reads of its tiles: masks where it may choose "tile",
+    their list where it may choose "resident", and else, where edges are few, its rows by their
+    numbers of edges. Scriptable; waits for nothing."""
     if _may_be_sparse(g):
-        return _with_masks(_with_list(g))
-    return _with_masks(_with_tiles_of(g, g.tiles, -1, -1))
+        return _with_orders(_with_masks(_with_list(g)))
+    return _with_orders(_with_masks(_with_tiles_of(g, g.tiles, -1, -1)))
 
 
 def _with_masks(g: Graph) -> Graph:
@@ -395,6 +398,19 @@ def _with_list(g: Graph) -> Graph:
 def _may_fit(tile_nodes: int) -> bool:
     """Whether a multiprocessor's shared memory may have 128 bytes for each."""
     return tile_nodes <= 1700
+
+
+def _with_orders(g: Graph) -> Graph:
+    """The graph, on CUDA with orders where nothing else is behind its tiles, warps take runs of
+    rows (``has_runs`` of run_geometry.h), some rows are long, and which ones are neighbours does
+    not matter, as what they gather is in the caches. Scriptable; waits for nothing."""
+    tiles, edges, nodes = g.tiles, g.col.size(0), g.num_dst
+    if tiles is None or not tiles.is_cuda or tiles.size(0) != (nodes + 63) // 64 + 1:
+        return g
+    if g.max_degree <= 32 or edges > 1 << 18 or not nodes <= edges < 12 * nodes:
+        return g
+    ordered = torch.ops.dfgnn.with_orders(tiles, g.rowptr, g.col, g.colptr)
+    return _with_tiles_of(g, ordered, g.tile_nodes, g.tile_batches)
 
 
 def _with_tiles_of(g: Graph, tiles: Optional[Tensor], tile_nodes: int, tile_batches: int) -> Graph:

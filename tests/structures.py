@@ -83,9 +83,18 @@ def check_tiles(graph: Graph) -> None:
     assert torch.equal(*(torch.searchsorted(tiles, ends.long(), right=True) for ends in (src, dst)))
 
 
+def has_orders(graph: Graph) -> bool:
+    """Whether rows and columns by their numbers of edges are behind its tiles."""
+    return graph.tiles.numel() == -(-graph.num_dst // 64) + 1 + 6 * graph.num_dst > 1
+
+
 def check_masks(graph: Graph, tiles: Tensor) -> None:
-    """What is behind the tiles, if anything: masks, and the list of tiles."""
+    """What is behind the tiles, if anything: orders, or masks, and the list of tiles."""
     end = tiles.numel()
+    if has_orders(graph):
+        expected = torch.ops.dfgnn.with_orders(tiles, graph.rowptr, graph.col, graph.colptr)
+        assert torch.equal(graph.tiles, expected)
+        return
     if graph.tiles.numel() > 2 * end:
         forms = graph.rowptr, graph.col, graph.colptr, graph.row
         expected = torch.ops.dfgnn.with_masks(tiles, *forms)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch_geometric.nn
 from layers import edge_index_of, transposed
-from structures import check_by_source, check_masks, edges_of, expected_edges
+from structures import check_by_source, check_masks, edges_of, expected_edges, has_orders
 from torch_geometric import EdgeIndex
 
 from pyg_dfgnn import Graph, build_graph
@@ -207,6 +207,18 @@ def test_list_of_tiles(cuda):
             batches = (ptr[begin : end + 1].diff() + 1) // 2
             slices = batches.sort(descending=True).values[::8]  # as many batches as the first
             assert slices.sum() <= graph.tile_batches
+
+
+@pytest.mark.parametrize(
+    ("rows", "longest", "expected"),
+    [(3000, 33, True), (3000, 32, False), (300, 4000, False), (90000, 40, False)],
+)
+def test_orders(rows, longest, expected, cuda):
+    """Where warps take runs of rows, of few edges, and a row is too long for one."""
+    csr = graphs.from_degrees([3] * (rows - 1) + [longest], rows).to(cuda)
+    graph = build_graph(edge_index_of(csr), rows, rows)
+    assert has_orders(graph) == expected
+    check_masks(graph, torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)[0])
 
 
 def test_no_list_of_a_tile_that_is_too_large(cuda):

@@ -95,7 +95,8 @@ at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const a
   check_index(row, "row", rowptr, rowptr.device());
   const int64_t nodes = rowptr.numel() - 1;
   const auto parts = cuda::tile::parts_of(tiles.numel(), nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.masks, "tiles: expected the ",
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.masks && !parts.orders,
+              "tiles: expected the ",
               cuda::tile::boundaries_of(nodes), " int32 entries of find_tiles for ", nodes,
               " nodes, perhaps with their list behind, got ", tiles.numel(), " of ", tiles.scalar_type());
   TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
@@ -112,7 +113,8 @@ at::Tensor with_list(const at::Tensor& tiles, int64_t num_nodes) {
   check_index(tiles, "tiles");
   check_size(num_nodes, "num_nodes");
   const auto parts = cuda::tile::parts_of(tiles.numel(), num_nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.list, "tiles: expected the ",
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.list && !parts.orders,
+              "tiles: expected the ",
               cuda::tile::boundaries_of(num_nodes), " int32 entries of find_tiles for ", num_nodes,
               " nodes, perhaps with masks behind, got ", tiles.numel(), " of ", tiles.scalar_type());
   const int64_t begin = tiles.numel(), size = cuda::tile::size_of_list(num_nodes);
@@ -120,6 +122,26 @@ at::Tensor with_list(const at::Tensor& tiles, int64_t num_nodes) {
   result.narrow(0, 0, begin).copy_(tiles);
   kernel(tiles.contiguous(), num_nodes, result.narrow(0, begin, size));
   return result;
+}
+
+// The tiles with what the kernels of few edges read behind them (row_runs.cuh): rows and columns by their numbers of
+// edges, most first, those of as many as they lie, [2, N]; where the edges of each begin; and how many there are.
+template <auto kernel>
+at::Tensor with_orders(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
+                       const at::Tensor& colptr) {
+  check_csr(rowptr, col, rowptr.device());
+  check_index(tiles, "tiles", tiles, rowptr.device());
+  check_index(colptr, "colptr", rowptr, rowptr.device());
+  const int64_t nodes = rowptr.numel() - 1, begin = cuda::tile::boundaries_of(nodes);
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && tiles.numel() == begin, "tiles: expected the ", begin,
+              " int32 entries of find_tiles for ", nodes, " nodes, got ", tiles.numel(), " of ", tiles.scalar_type());
+  TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
+              "), got ", colptr.numel());
+  constexpr int64_t kMostNodes = int64_t{1} << 30;
+  TORCH_CHECK(nodes < kMostNodes, "rowptr: expected fewer than ", kMostNodes, " nodes, got ", nodes);
+  TORCH_CHECK(col.numel() <= std::numeric_limits<int32_t>::max(), "col: expected fewer than 2^31 entries, got ",
+              col.numel());
+  return kernel(tiles.contiguous(), rowptr.contiguous(), colptr.contiguous(), col.numel());
 }
 
 // What method resident must know of the largest tile: its nodes, and how many batches of edges (resident_geometry.h)
@@ -189,6 +211,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("find_tiles", find_tiles<find_tiles_cpu>);
   m.impl("with_masks", with_masks<with_masks_cpu>);
   m.impl("with_list", with_list<list_tiles_cpu>);
+  m.impl("with_orders", with_orders<with_orders_cpu>);
   m.impl("tile_sizes", tile_sizes<tile_sizes_cpu>);
   m.impl("side_by_side", side_by_side<side_by_side_cpu>);
 }
@@ -201,6 +224,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("find_tiles", find_tiles<find_tiles_cuda>);
   m.impl("with_masks", with_masks<with_masks_cuda>);
   m.impl("with_list", with_list<list_tiles_cuda>);
+  m.impl("with_orders", with_orders<with_orders_cuda>);
   m.impl("tile_sizes", tile_sizes<tile_sizes_cuda>);
   m.impl("side_by_side", side_by_side<side_by_side_cuda>);
 }

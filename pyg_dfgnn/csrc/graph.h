@@ -31,6 +31,8 @@ std::tuple<Csr, Csc> both_forms_cpu(const at::Tensor& src, const at::Tensor& dst
 Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col);
 at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                           const at::Tensor& colptr, const at::Tensor& row);
+at::Tensor with_orders_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                           int64_t num_edges);
 // tiles of find_tiles, perhaps with masks; the last is the list that goes behind, or sizes [2].
 void list_tiles_cpu(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list);
 void tile_sizes_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
@@ -47,6 +49,8 @@ Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col);
 // Without a CSC, room for the masks of columns.
 at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& col,
                            const at::Tensor& colptr, const at::Tensor& row);
+at::Tensor with_orders_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                            int64_t num_edges);
 void list_tiles_cuda(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list);
 void tile_sizes_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
                      const at::Tensor& sizes);

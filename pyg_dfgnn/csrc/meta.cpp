@@ -102,6 +102,11 @@ at::Tensor with_list_meta(T tiles, c10::SymInt num_nodes) {
   return at::empty_symint({tiles.sym_numel() + cuda::tile::size_of_list(num_nodes)}, tiles.options());
 }
 
+at::Tensor with_orders_meta(T tiles, T rowptr, T col, T colptr) {
+  check_on_meta({{"tiles", tiles}, {"rowptr", rowptr}, {"col", col}, {"colptr", colptr}});
+  return at::empty_symint({tiles.sym_numel() + cuda::tile::size_of_orders(rowptr.sym_numel() - 1)}, tiles.options());
+}
+
 at::Tensor tile_sizes_meta(T tiles, T rowptr, T colptr) {
   check_on_meta({{"tiles", tiles}, {"rowptr", rowptr}, {"colptr", colptr}});
   return at::empty({2}, tiles.options().dtype(at::kLong));
@@ -135,6 +140,7 @@ TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("find_tiles", find_tiles_meta);
   m.impl("with_masks", with_masks_meta);
   m.impl("with_list", with_list_meta);
+  m.impl("with_orders", with_orders_meta);
   m.impl("tile_sizes", tile_sizes_meta);
   m.impl("side_by_side", side_by_side_meta);
 }

@@ -140,7 +140,8 @@ Attention make_attention(const Call& call, By by) {
     check_index(tiles, "tiles", tiles, device);
     TORCH_CHECK(cuda::tile::parts_of(tiles.numel(), num_dst).is_valid, "tiles: expected the ",
                 cuda::tile::boundaries_of(num_dst), " entries of find_tiles for ", num_dst, " nodes, or ",
-                cuda::tile::size_with_masks(num_dst), " of with_masks, perhaps with the list of tiles behind, got ",
+                cuda::tile::size_with_masks(num_dst), " of with_masks, perhaps with the list of tiles behind, or ",
+                cuda::tile::boundaries_of(num_dst) + cuda::tile::size_of_orders(num_dst), " of with_orders, got ",
                 tiles.numel());
     attention.tiles = tiles.contiguous();
   }

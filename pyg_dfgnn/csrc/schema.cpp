@@ -86,6 +86,7 @@ TORCH_LIBRARY(dfgnn, m) {
   m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
   m.def("with_masks(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr, Tensor row) -> Tensor");
   m.def("with_list(Tensor tiles, SymInt num_nodes) -> Tensor");
+  m.def("with_orders(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr) -> Tensor");
   m.def("tile_sizes(Tensor tiles, Tensor rowptr, Tensor colptr) -> Tensor");
   m.def(
       "side_by_side(Tensor degrees, Tensor local_perm, Tensor ptr, *, bool self_loops=False) -> "

@@ -52,6 +52,13 @@ def mixed_rows(num_rows: int, device: str, index: torch.dtype = torch.int32) -> 
     return graphs.Csr(graph.rowptr, col, num_rows).to(device, index)
 
 
+def orders_of(graph: graphs.Csr) -> torch.Tensor:
+    """Tiles with orders behind them."""
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    colptr = graph.csc()["colptr"]
+    return torch.ops.dfgnn.with_orders(tiles, graph.rowptr, graph.col, colptr)
+
+
 @pytest.mark.parametrize(("dtype", "heads", "head_dim"), SHAPES, ids=str)
 @pytest.mark.parametrize("num_rows", NUM_ROWS)
 @pytest.mark.parametrize("score", SCORES)
@@ -151,15 +158,48 @@ def test_same_bits_twice(score, num_rows, cuda):
     assert_same_bits(*(results("smmf_fwd", score, graph, operands) for _ in range(2)))
 
 
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("num_rows", [1, 17, *NUM_ROWS])
 @pytest.mark.parametrize("score", SCORES)
-def test_dealt_rows(score, dtype, cuda):
-    """Which rows a block has, which depends on what is known of the longest, changes no bit."""
-    graph = mixed_rows(NUM_ROWS[2], cuda)
-    assert 2 * graph.num_dst <= graph.num_edges <= 1 << 18
+def test_orders(score, num_rows, dtype, index, cuda):
+    """Which rows a warp has changes no bit."""
+    if num_rows < NUM_ROWS[0]:
+        graph = graphs.from_degrees([40, *[3] * (num_rows - 1)], num_rows).to(cuda, index)
+    else:
+        graph = mixed_rows(num_rows, cuda, index)
     operands = make_operands(score, graph, 1, 128, dtype, edge_terms=True)
-    known, unknown = (
-        results("attention_smmf", score, graph, operands, max_degree=longest)
-        for longest in (1000, -1)
+    tiles = orders_of(graph)
+    ordered, as_they_lie = (
+        results("attention_smmf", score, graph, operands, tiles=given) for given in (tiles, None)
     )
-    assert_same_bits(known, unknown)
+    assert_same_bits(ordered, as_they_lie)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_orders_of_many_edges(score, cuda):
+    """Those of a graph that gets none by itself."""
+    graph = mixed_rows(70000, cuda)
+    operands = make_operands(score, graph, 1, 64)
+    hints = {"max_degree": 1000, "tiles": orders_of(graph)}
+    check_forward("attention_smmf", score, graph, operands, hints=hints)
+    check_backward("attention_smmf", score, graph, operands, hints=hints)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_orders_that_are_none(score, cuda):
+    """Whatever they say, nothing outside of operands and results is read or written."""
+    graph = mixed_rows(NUM_ROWS[0], cuda)
+    operands = make_operands(score, graph, 1, 64, edge_terms=True)
+    tiles = orders_of(graph)
+    for numbers in (tiles.flip(0), torch.full_like(tiles, 1 << 30), torch.full_like(tiles, -7)):
+        results("attention_smmf", score, graph, operands, tiles=numbers)
+    torch.cuda.synchronize()
+
+
+def test_orders_are_of_the_nodes(cuda):
+    """Of a graph with other sources, they are not looked at."""
+    graph = graphs.from_degrees([40, *[3] * 399], 3).to(cuda)
+    operands = make_operands("dot", graph, 1, 64)
+    tiles = torch.full([8 + 6 * 400], 1 << 20, dtype=torch.int32, device=cuda)
+    check_backward("attention_smmf", "dot", graph, operands, hints={"tiles": tiles})

@@ -1,9 +1,10 @@
 // find_tiles_cpu: where edges leave a graph's nodes free to be cut, and what the tile kernels would do there;
 // with_masks_cpu: windows of rows, and the edges there as bits; list_tiles_cpu and tile_sizes_cpu: what there is of
-// tiles.
+// tiles; with_orders_cpu: rows by their numbers of edges.
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -195,6 +196,22 @@ void measure_tiles(const at::Tensor& tiles, const at::Tensor& rowptr, const at::
   }
 }
 
+// Rows by their numbers of edges, and in that order where those begin and how many they are, each 2 * nodes apart.
+template <class Index>
+void order_rows(const at::Tensor& ptr, int64_t num_edges, int* to) {
+  const auto* begins = ptr.const_data_ptr<Index>();
+  const int64_t nodes = ptr.numel() - 1;
+  const auto begin = [&](int64_t i) { return std::clamp<int64_t>(begins[i], 0, num_edges); };
+  const auto edges = [&](int64_t i) { return std::max<int64_t>(begin(i + 1) - begin(i), 0); };
+  const auto key = [&](int64_t i) { return std::min<int64_t>(edges(i), kMostOrderEdges); };
+  std::iota(to, to + nodes, 0);
+  std::stable_sort(to, to + nodes, [&](int a, int b) { return key(a) > key(b); });
+  for (int64_t p = 0; p < nodes; ++p) {
+    to[p + 2 * nodes] = static_cast<int>(begin(to[p]));
+    to[p + 4 * nodes] = static_cast<int>(edges(to[p]));
+  }
+}
+
 }  // namespace
 
 Tiles find_tiles_cpu(const at::Tensor& rowptr, const at::Tensor& col) {
@@ -217,6 +234,17 @@ at::Tensor with_masks_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, con
   auto* to = result.mutable_data_ptr<int>();
   make_windows(boundaries, static_cast<int>(nodes), to + windows_begin(nodes));
   make(rowptr, col, colptr, row, boundaries, to + masks_begin(nodes));
+  return result;
+}
+
+at::Tensor with_orders_cpu(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                           int64_t num_edges) {
+  const int64_t nodes = rowptr.numel() - 1, begin = tiles.numel();
+  const auto result = at::empty({begin + size_of_orders(nodes)}, tiles.options());
+  result.narrow(0, 0, begin).copy_(tiles);
+  const auto order = rowptr.scalar_type() == at::kLong ? order_rows<int64_t> : order_rows<int32_t>;
+  auto* to = result.mutable_data_ptr<int>() + begin;
+  for (const auto* ptr : {&rowptr, &colptr}) order(*ptr, num_edges, std::exchange(to, to + nodes));
   return result;
 }
 

@@ -50,6 +50,8 @@ cuda::Attention operands_of(const Attention& a) {
   const auto* windows = parts.masks ? tiles + cuda::tile::windows_begin(a.num_dst()) : nullptr;
   const auto* masks = parts.masks ? tiles + cuda::tile::masks_begin(a.num_dst()) : nullptr;
   const auto* list = parts.list ? tiles + size - cuda::tile::size_of_list(a.num_dst()) : nullptr;
+  const bool has_orders = parts.orders && a.num_src() == a.num_dst();
+  const auto* orders = has_orders ? tiles + cuda::tile::boundaries_of(a.num_dst()) : nullptr;
   return {type_of(a.value),
           score_of(a.score),
           a.num_dst(),
@@ -85,7 +87,10 @@ cuda::Attention operands_of(const Attention& a) {
           a.max_degree,
           {list, false},
           a.tile_nodes,
-          a.tile_batches};
+          a.tile_batches,
+          false,
+          orders,
+          orders ? orders + a.num_dst() : nullptr};
 }
 
 // The same, with what torch lets products of float32 matrices do: torch.set_float32_matmul_precision, or

@@ -128,6 +128,18 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   return result;
 }
 
+at::Tensor with_orders_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
+                            int64_t num_edges) {
+  const c10::cuda::CUDAGuard guard(rowptr.device());
+  const int64_t nodes = rowptr.numel() - 1, begin = tiles.numel();
+  const auto result = at::empty({begin + cuda::tile::size_of_orders(nodes)}, tiles.options());
+  auto* to = result.mutable_data_ptr<int>();
+  C10_CUDA_CHECK(cudaMemcpyAsync(to, tiles.const_data_ptr<int>(), begin * sizeof(int), cudaMemcpyDefault,
+                                 c10::cuda::getCurrentCUDAStream()));
+  run(cuda::order_rows, {read(rowptr), read(colptr), nodes, num_edges, to + begin}, rowptr.options());
+  return result;
+}
+
 void list_tiles_cuda(const at::Tensor& tiles, int64_t num_nodes, const at::Tensor& list) {
   const c10::cuda::CUDAGuard guard(tiles.device());
   C10_CUDA_CHECK(cuda::list_tiles(tiles.const_data_ptr<int>(), num_nodes, list.mutable_data_ptr<int>(),
