@@ -40,8 +40,8 @@ struct Typed : Attention {
 // What lanes read that have no share of a row.
 __device__ constexpr uint4 kNoFeatures = {};
 
-// Where a node's row is, from the first node's on. (nvcc would add the upper half of a product in C++, which is 0, by an
-// instruction of its own.)
+// Where a node's row is, from the first node's on. (nvcc would add the upper half of a product in C++, which is 0, by
+// an instruction of its own.)
 __device__ __forceinline__ uint64_t row_offset(int node, unsigned row_bytes) {
   uint64_t offset;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(node), "r"(row_bytes));

@@ -45,8 +45,9 @@ cudaError_t order_rows(const OrderRows& t, void* workspace, size_t& workspace_by
   places.place(pointers, 2 * kSideKeys + 1);
   places.place(items, count);
   places.place(stats, 2);
-  const CooToCsr sort{{nodes}, {keys}, count, t.num_nodes, 2 * kSideKeys, false, count,
-                      {pointers, false}, {t.orders, false}, {items, false}, stats};
+  const CooToCsr sort{{nodes},           {keys},         count, t.num_nodes,
+                      2 * kSideKeys,     false,          count, {pointers, false},
+                      {t.orders, false}, {items, false}, stats};
   size_t sort_bytes = 0;
   cudaError_t error = coo_to_csr(sort, nullptr, sort_bytes, stream);
   if (error != cudaSuccess) return error;

@@ -17,13 +17,13 @@ namespace dfgnn::cuda {
 
 struct RunPlan {
   static constexpr int kMostRows = 4;
-  static constexpr int kLong = kWarp + 1;  // entries from which on all warps of a block share a row
+  static constexpr int kLong = kWarp + 1;   // entries from which on all warps of a block share a row
   static constexpr unsigned kDealt = 1024;  // blocks that deal rows among them: more than are at work at a time
 
-  int rows, warps;                      // of a warp, a power of two, and of a block
-  unsigned piece_blocks, row_blocks;    // the first blocks take pieces
-  const int* order;                     // of the rows (graph.h), or null
-  RowUnits units;                       // says which pieces there are: of rows of more entries than a segment
+  int rows, warps;                    // of a warp, a power of two, and of a block
+  unsigned piece_blocks, row_blocks;  // the first blocks take pieces
+  const int* order;                   // of the rows (graph.h), or null
+  RowUnits units;                     // says which pieces there are: of rows of more entries than a segment
 };
 
 // The rows of a warp, in its shared memory.
@@ -348,7 +348,8 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
   const int own = warp * plan.rows, from = min(own + lane, kWarp - 1);
   const int count = __popc(__ballot_sync(kAllLanes, is_row) >> own & ((1 << plan.rows) - 1));
   const int own_begin = __shfl_sync(kAllLanes, begin, from), own_size = __shfl_sync(kAllLanes, size, from);
-  if (const int own_row = __shfl_sync(kAllLanes, static_cast<int>(row), from); lane < count) work.rows()[lane] = own_row;
+  if (const int own_row = __shfl_sync(kAllLanes, static_cast<int>(row), from); lane < count)
+    work.rows()[lane] = own_row;
   __syncwarp();
   work.run({work.rows(), count}, RunRows(own_begin, lane < count ? own_size : 0, lane < count));
 }

@@ -223,7 +223,8 @@ cudaError_t launch_forward_runs(const Attention& a, const Outputs& outputs, void
   const auto kernel = forward_runs_kernel<score, S>;
   cudaError_t error = allow_shared_memory(kernel, bytes);
   if (error != cudaSuccess) return error;
-  kernel<<<dim3(plan.piece_blocks + plan.row_blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(Typed<T>{a}, outputs, plan, slots);
+  kernel<<<dim3(plan.piece_blocks + plan.row_blocks, a.heads), plan.warps * kWarp, bytes, stream>>>(
+      Typed<T>{a}, outputs, plan, slots);
   error = cudaGetLastError();
   return error == cudaSuccess ? merge_outputs<T>(a, outputs, plan.units, slots, stream) : error;
 }

@@ -66,9 +66,9 @@ constexpr I size_of_list(const I& nodes) {
   return boundaries_of(nodes);
 }
 
-// Or, behind boundaries alone, what the kernels by runs read (row_runs.cuh): rows by their numbers of edges, most first,
-// and columns the same way, [2, nodes]; then, in that order, where the edges of each begin, and how many there are.
-// Rows of as many edges, or of so many at the least, stay as they lie.
+// Or, behind boundaries alone, what the kernels by runs read (row_runs.cuh): rows by their numbers of edges, most
+// first, and columns the same way, [2, nodes]; then, in that order, where the edges of each begin, and how many there
+// are. Rows of as many edges, or of so many at the least, stay as they lie.
 constexpr int kOrderWords = 3;
 constexpr int kMostOrderEdges = (1 << 9) - 1;
 template <class I>

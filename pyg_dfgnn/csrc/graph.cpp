@@ -96,8 +96,7 @@ at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const a
   const int64_t nodes = rowptr.numel() - 1;
   const auto parts = cuda::tile::parts_of(tiles.numel(), nodes);
   TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.masks && !parts.orders,
-              "tiles: expected the ",
-              cuda::tile::boundaries_of(nodes), " int32 entries of find_tiles for ", nodes,
+              "tiles: expected the ", cuda::tile::boundaries_of(nodes), " int32 entries of find_tiles for ", nodes,
               " nodes, perhaps with their list behind, got ", tiles.numel(), " of ", tiles.scalar_type());
   TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
               "), got ", colptr.numel());
@@ -113,8 +112,7 @@ at::Tensor with_list(const at::Tensor& tiles, int64_t num_nodes) {
   check_index(tiles, "tiles");
   check_size(num_nodes, "num_nodes");
   const auto parts = cuda::tile::parts_of(tiles.numel(), num_nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.list && !parts.orders,
-              "tiles: expected the ",
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.list && !parts.orders, "tiles: expected the ",
               cuda::tile::boundaries_of(num_nodes), " int32 entries of find_tiles for ", num_nodes,
               " nodes, perhaps with masks behind, got ", tiles.numel(), " of ", tiles.scalar_type());
   const int64_t begin = tiles.numel(), size = cuda::tile::size_of_list(num_nodes);
