@@ -407,7 +407,8 @@ def _with_orders(g: Graph) -> Graph:
     tiles, edges, nodes = g.tiles, g.col.size(0), g.num_dst
     if tiles is None or not tiles.is_cuda or tiles.size(0) != (nodes + 63) // 64 + 1:
         return g
-    if g.max_degree <= 32 or edges > 1 << 18 or not nodes <= edges < 12 * nodes:
+    is_small = nodes <= 1 << 15 and edges <= 1 << 18
+    if g.max_degree <= 32 or not is_small or not nodes <= edges < 12 * nodes:
         return g
     ordered = torch.ops.dfgnn.with_orders(tiles, g.rowptr, g.col, g.colptr)
     return _with_tiles_of(g, ordered, g.tile_nodes, g.tile_batches)
