@@ -403,11 +403,11 @@ def _may_fit(tile_nodes: int) -> bool:
 def _with_orders(g: Graph) -> Graph:
     """The graph, on CUDA with orders where nothing else is behind its tiles, warps take runs of
     rows (``has_runs`` of run_geometry.h), some rows are long, and which ones are neighbours does
-    not matter, as what they gather is in the caches. Scriptable; waits for nothing."""
+    not matter much, as what they gather is in the caches. Scriptable; waits for nothing."""
     tiles, edges, nodes = g.tiles, g.col.size(0), g.num_dst
     if tiles is None or not tiles.is_cuda or tiles.size(0) != (nodes + 63) // 64 + 1:
         return g
-    is_small = nodes <= 1 << 15 and edges <= 1 << 18
+    is_small = nodes <= 1 << 16 and edges <= 1 << 18
     if g.max_degree <= 32 or not is_small or not nodes <= edges < 12 * nodes:
         return g
     ordered = torch.ops.dfgnn.with_orders(tiles, g.rowptr, g.col, g.colptr)

@@ -211,7 +211,7 @@ def test_list_of_tiles(cuda):
 
 @pytest.mark.parametrize(
     ("rows", "longest", "expected"),
-    [(3000, 33, True), (3000, 32, False), (300, 4000, False), (40000, 40, False)],
+    [(3000, 33, True), (3000, 32, False), (300, 4000, False), (66000, 40, False)],
 )
 def test_orders(rows, longest, expected, cuda):
     """Where warps take runs of rows, of few edges, and a row is too long for one."""
