@@ -330,7 +330,7 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
   if (is_row && plan.order) {
     const int* const at = plan.order + row;
     entries.begin = clamp_to(__ldg(at + 2 * num_rows), num_entries);
-    entries.end = clamp_to(entries.begin + __ldg(at + 4 * num_rows), num_entries);
+    entries.end = entries.begin + clamp_to(__ldg(at + 4 * num_rows), num_entries - entries.begin);
     row = clamp_to(__ldg(at), num_rows - 1);
   } else if (is_row) {
     entries = row_range(ptr, row, num_entries);

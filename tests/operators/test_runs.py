@@ -192,7 +192,15 @@ def test_orders_that_are_none(score, cuda):
     graph = mixed_rows(NUM_ROWS[0], cuda)
     operands = make_operands(score, graph, 1, 64, edge_terms=True)
     tiles = orders_of(graph)
-    for numbers in (tiles.flip(0), torch.full_like(tiles, 1 << 30), torch.full_like(tiles, -7)):
+    negative = tiles.clone()
+    negative[-graph.num_dst :] -= 1000  # numbers of edges of columns, and those before them of rows
+    negative[-2 * graph.num_dst : -graph.num_dst] -= 5
+    for numbers in (
+        tiles.flip(0),
+        torch.full_like(tiles, 1 << 30),
+        torch.full_like(tiles, -7),
+        negative,
+    ):
         results("attention_smmf", score, graph, operands, tiles=numbers)
     torch.cuda.synchronize()
 
