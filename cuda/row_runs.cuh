@@ -322,8 +322,10 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
     const unsigned before = block / RunPlan::kDealt * RunPlan::kDealt,
                    among = min(RunPlan::kDealt, plan.row_blocks - before);
     const int r = lane & (plan.rows - 1), of_warp = lane / plan.rows;
-    row = static_cast<int64_t>(before) * rows_per_block + (block - before) +
-          static_cast<int64_t>(of_warp + r * plan.warps) * among;
+    // There and back, so that who has the longest rows of a round has the shortest of the next one.
+    const int round = r * plan.warps + (r % 2 == 0 ? of_warp : plan.warps - 1 - of_warp);
+    row = static_cast<int64_t>(before) * rows_per_block + static_cast<int64_t>(round) * among +
+          (round % 2 == 0 ? block - before : among - 1 - (block - before));
   }
   Range entries{0, 0};
   const bool is_row = lane < rows_per_block && row < num_rows;
