@@ -10,26 +10,28 @@ namespace {
 
 constexpr int kSideKeys = tile::kMostOrderEdges + 1;
 
-// The edges of the i-th of all rows and then columns.
-__device__ __forceinline__ Range edges_of(const OrderRows& t, int64_t i) {
-  return i < t.num_nodes ? row_range(t.rowptr, i, t.num_edges) : row_range(t.colptr, i - t.num_nodes, t.num_edges);
+// Of blocks that take rows, and of those that take columns, which come second in all arrays.
+__device__ __forceinline__ int side() { return static_cast<int>(blockIdx.y); }
+
+__device__ __forceinline__ Range edges_of(const OrderRows& t, int64_t node) {
+  return row_range(side() == 0 ? t.rowptr : t.colptr, node, t.num_edges);
 }
 
 __global__ void __launch_bounds__(kGridThreads)
     order_keys_kernel(const __grid_constant__ OrderRows t, int* nodes, int* keys) {
-  const int64_t i = grid_thread();
-  if (i >= 2 * t.num_nodes) return;
-  const auto edges = static_cast<int>(min(edges_of(t, i).size(), int64_t{tile::kMostOrderEdges}));
-  nodes[i] = static_cast<int>(i < t.num_nodes ? i : i - t.num_nodes);
-  keys[i] = (i < t.num_nodes ? 0 : kSideKeys) + tile::kMostOrderEdges - edges;
+  const int64_t node = grid_thread(), at = side() * t.num_nodes + node;
+  if (node >= t.num_nodes) return;
+  const auto edges = static_cast<int>(min(edges_of(t, node).size(), int64_t{tile::kMostOrderEdges}));
+  nodes[at] = static_cast<int>(node);
+  keys[at] = side() * kSideKeys + tile::kMostOrderEdges - edges;
 }
 
 __global__ void __launch_bounds__(kGridThreads) ordered_edges_kernel(const __grid_constant__ OrderRows t) {
-  const int64_t i = grid_thread();
-  if (i >= 2 * t.num_nodes) return;
-  const Range edges = edges_of(t, t.orders[i] + (i < t.num_nodes ? 0 : t.num_nodes));
-  t.orders[i + 2 * t.num_nodes] = static_cast<int>(edges.begin);
-  t.orders[i + 4 * t.num_nodes] = static_cast<int>(edges.size());
+  const int64_t rank = grid_thread(), at = side() * t.num_nodes + rank;
+  if (rank >= t.num_nodes) return;
+  const Range edges = edges_of(t, t.orders[at]);
+  t.orders[at + 2 * t.num_nodes] = static_cast<int>(edges.begin);
+  t.orders[at + 4 * t.num_nodes] = static_cast<int>(edges.size());
 }
 
 }  // namespace
@@ -57,7 +59,7 @@ cudaError_t order_rows(const OrderRows& t, void* workspace, size_t& workspace_by
     return cudaSuccess;
   }
   if (count == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>(ceil_div(count, kGridThreads));
+  const dim3 blocks(static_cast<unsigned>(ceil_div(t.num_nodes, kGridThreads)), 2);
   order_keys_kernel<<<blocks, kGridThreads, 0, stream>>>(t, nodes, keys);
   error = coo_to_csr(sort, of_sort, sort_bytes, stream);
   if (error != cudaSuccess) return error;

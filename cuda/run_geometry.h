@@ -5,13 +5,11 @@
 
 namespace dfgnn::cuda {
 
-constexpr int64_t kFewRunEntries = int64_t{1} << 18;
-
 // Rows so short that warps take several, of so few edges that what a kernel takes is latencies, or, of more, of such
 // unequal lengths, by the longest of all (-1 where it is not known), that groups of lanes would wait for each other.
 constexpr bool has_runs(int64_t num_rows, int64_t num_edges, int64_t max_degree) {
-  constexpr int64_t kMost = int64_t{1} << 26;
-  if (num_edges <= kFewRunEntries) return num_edges < 12 * num_rows;
+  constexpr int64_t kFew = int64_t{1} << 18, kMost = int64_t{1} << 26;
+  if (num_edges <= kFew) return num_edges < 12 * num_rows;
   const bool is_short = num_edges <= kMost && num_edges >= 3 * num_rows && num_edges < 16 * num_rows;
   return is_short && max_degree >= (6 * num_edges + num_rows - 1) / num_rows;  // callers may say any max_degree
 }

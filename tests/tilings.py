@@ -16,6 +16,14 @@ STRIDE, WARP_ROWS, WINDOW, CHUNK, MAX_CHUNKS = 64, 16, 64, 32, 24
 SQUARE = [name for name in graphs.GRAPHS if (g := graphs.make(name)).num_src == g.num_dst]
 
 
+def forms(graph: Csr) -> dict[str, torch.Tensor]:
+    """What the operators that put something behind tiles read of a graph, by their names."""
+    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
+    colptr, row, _ = torch.ops.dfgnn.csr_to_csc(graph.rowptr, graph.col, graph.num_dst)
+    given = {"tiles": tiles, "rowptr": graph.rowptr, "col": graph.col}
+    return given | {"colptr": colptr, "row": row}
+
+
 def rows_of(graph: Csr) -> list[list[int]]:
     return [graph.col[a:b].tolist() for a, b in pairwise(graph.rowptr.tolist())]
 

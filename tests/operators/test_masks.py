@@ -8,7 +8,7 @@ import pytest
 import torch
 from calls import SCORES, backward_arguments, make_operands, operator
 from graphs import Csr
-from tilings import CHUNK, MAX_CHUNKS, WARP_ROWS, WINDOW, make_tests, rows_of
+from tilings import CHUNK, MAX_CHUNKS, WARP_ROWS, WINDOW, forms, make_tests, rows_of
 
 ops = torch.ops.dfgnn
 
@@ -18,16 +18,10 @@ IRREGULAR, DISORDERED = 1 << MAX_CHUNKS, 1 << (MAX_CHUNKS + 1)
 NO_LAST = MAX_CHUNKS * CHUNK
 
 
-def arguments_of(graph: Csr) -> tuple[torch.Tensor, ...]:
-    tiles, _ = ops.find_tiles(graph.rowptr, graph.col)
-    colptr, row, _ = ops.csr_to_csc(graph.rowptr, graph.col, graph.num_dst)
-    return tiles, graph.rowptr, graph.col, colptr, row
-
-
 def masks_of(graph: Csr) -> tuple[torch.Tensor, torch.Tensor]:
     """The tiles, and the tiles with masks."""
-    arguments = arguments_of(graph)
-    return arguments[0], ops.with_masks(*arguments)
+    given = forms(graph)
+    return given["tiles"], ops.with_masks(**given)
 
 
 def expected_mask(row: list[int], begin: int, end: int) -> list[int]:
@@ -92,7 +86,7 @@ def check(graph: Csr) -> None:
     assert not found[count : places.start].any()
     assert found.numel() == places.stop + 2 * nodes * WORDS
     assert torch.equal(found[:count], tiles)
-    _, _, _, colptr, row = arguments_of(graph)
+    *_, colptr, row = forms(graph).values()
     rows = rows_of(graph)
     columns = [row[a:b].tolist() for a, b in pairwise(colptr.tolist())]
     tile_of = torch.searchsorted(tiles, torch.arange(nodes, device=tiles.device), right=True)
@@ -194,7 +188,7 @@ def test_graphs_that_are_none(device):
 def test_framework(device):
     graph = graphs.make("batch", device)
     _, expected = masks_of(graph)
-    arguments = arguments_of(graph)
+    arguments = tuple(forms(graph).values())
     torch.library.opcheck(ops.with_masks.default, arguments)
     compiled = torch.compile(lambda *a: ops.with_masks(*a), fullgraph=True)
     assert torch.equal(compiled(*arguments), expected)
@@ -216,8 +210,6 @@ def test_framework(device):
     ],
 )
 def test_bad_input(name, change, device):
-    graph = graphs.make("batch", device)
-    names = ("tiles", "rowptr", "col", "colptr", "row")
-    given = dict(zip(names, arguments_of(graph), strict=True))
+    given = forms(graphs.make("batch", device))
     with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
         ops.with_masks(**given | {name: change(given[name])})

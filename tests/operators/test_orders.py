@@ -6,20 +6,18 @@ import graphs
 import pytest
 import torch
 from graphs import Csr
-from tilings import make_tests
+from tilings import forms, make_tests
 
 ops = torch.ops.dfgnn
 MOST_EDGES = 2**9 - 1  # cuda/tile_geometry.h
 
 
-def arguments(graph: Csr) -> dict[str, torch.Tensor]:
-    tiles, _ = ops.find_tiles(graph.rowptr, graph.col)
-    colptr, _, _ = ops.csr_to_csc(graph.rowptr, graph.col, graph.num_dst)
-    return {"tiles": tiles, "rowptr": graph.rowptr, "col": graph.col, "colptr": colptr}
+def arguments_of(graph: Csr) -> dict[str, torch.Tensor]:
+    return {name: t for name, t in forms(graph).items() if name != "row"}
 
 
 def check(graph: Csr) -> None:
-    given = arguments(graph)
+    given = arguments_of(graph)
     tiles, found = given["tiles"], ops.with_orders(**given)
     assert found.dtype == torch.int32
     assert torch.equal(found[: tiles.numel()], tiles)
@@ -58,7 +56,7 @@ def test_pointers_that_are_none(device):
 
 
 def test_framework(device):
-    given = tuple(arguments(graphs.make("batch", device)).values())
+    given = tuple(arguments_of(graphs.make("batch", device)).values())
     torch.library.opcheck(ops.with_orders.default, given)
     expected = ops.with_orders(*given)
     assert torch.equal(torch.compile(ops.with_orders, fullgraph=True)(*given), expected)
@@ -78,17 +76,15 @@ def test_framework(device):
     ],
 )
 def test_bad_input(name, change, device):
-    given = arguments(graphs.make("batch", device))
+    given = arguments_of(graphs.make("batch", device))
     with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
         ops.with_orders(**given | {name: change(given[name])})
 
 
 def test_nothing_goes_behind_orders(device):
-    given = arguments(graphs.make("batch", device))
-    nodes = given["rowptr"].numel() - 1
-    _, row, _ = ops.csr_to_csc(given["rowptr"], given["col"], nodes)
-    ordered = given | {"tiles": ops.with_orders(**given)}
+    graph = graphs.make("batch", device)
+    tiles = ops.with_orders(**arguments_of(graph))
     with pytest.raises(RuntimeError, match=r"^tiles: expected .*got "):
-        ops.with_list(ordered["tiles"], nodes)
+        ops.with_list(tiles, graph.num_dst)
     with pytest.raises(RuntimeError, match=r"^tiles: expected .*got "):
-        ops.with_masks(**ordered, row=row)
+        ops.with_masks(**forms(graph) | {"tiles": tiles})

@@ -18,6 +18,7 @@ from calls import (
     results,
     run,
 )
+from tilings import forms
 
 # A warp has one, two or four rows, a block eight warps or four.
 NUM_ROWS = [400, 5000, 8300]
@@ -54,9 +55,8 @@ def mixed_rows(num_rows: int, device: str, index: torch.dtype = torch.int32) -> 
 
 def orders_of(graph: graphs.Csr) -> torch.Tensor:
     """Tiles with orders behind them."""
-    tiles, _ = torch.ops.dfgnn.find_tiles(graph.rowptr, graph.col)
-    colptr = graph.csc()["colptr"]
-    return torch.ops.dfgnn.with_orders(tiles, graph.rowptr, graph.col, colptr)
+    tiles, rowptr, col, colptr, _ = forms(graph).values()
+    return torch.ops.dfgnn.with_orders(tiles, rowptr, col, colptr)
 
 
 @pytest.mark.parametrize(("dtype", "heads", "head_dim"), SHAPES, ids=str)

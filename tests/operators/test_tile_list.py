@@ -6,18 +6,17 @@ import graphs
 import pytest
 import torch
 from graphs import Csr
-from tilings import make_tests
+from tilings import forms, make_tests
 
 ops = torch.ops.dfgnn
 # cuda/resident_geometry.h
 GROUPS, BATCH, MOST_NODES = 8, 2, 1824
 
 
-def forms(graph: Csr) -> tuple[torch.Tensor, ...]:
+def arguments_of(graph: Csr) -> tuple[torch.Tensor, ...]:
     """tiles, rowptr and colptr."""
-    tiles, _ = ops.find_tiles(graph.rowptr, graph.col)
-    colptr, _, _ = ops.csr_to_csc(graph.rowptr, graph.col, graph.num_dst)
-    return tiles, graph.rowptr, colptr
+    given = forms(graph)
+    return given["tiles"], given["rowptr"], given["colptr"]
 
 
 def expected_sizes(tiles: list[int], *ptrs: list[int]) -> list[int]:
@@ -33,7 +32,7 @@ def expected_sizes(tiles: list[int], *ptrs: list[int]) -> list[int]:
 
 
 def check(graph: Csr) -> None:
-    tiles, *ptrs = forms(graph)
+    tiles, *ptrs = arguments_of(graph)
     sizes = ops.tile_sizes(tiles, *ptrs)
     assert (sizes.dtype, sizes.shape) == (torch.int64, (2,))
     assert sizes.tolist() == expected_sizes(tiles.tolist(), *(ptr.tolist() for ptr in ptrs))
@@ -57,13 +56,12 @@ def test_tiles_too_large_to_fit(device):
     """Nodes are counted, edges of no use."""
     graph = graphs.batch([64, MOST_NODES, MOST_NODES + 1], 1.0, band=7).to(device)
     check(graph)
-    assert int(ops.tile_sizes(*forms(graph))[0]) == MOST_NODES + 1
+    assert int(ops.tile_sizes(*arguments_of(graph))[0]) == MOST_NODES + 1
 
 
 def test_behind_masks(device):
     graph = graphs.make("batch", device)
-    tiles, rowptr, colptr = forms(graph)
-    _, row, _ = ops.csr_to_csc(rowptr, graph.col, graph.num_dst)
+    tiles, rowptr, _, colptr, row = forms(graph).values()
     masks = ops.with_masks(tiles, rowptr, graph.col, colptr, row)
     listed = ops.with_list(masks, graph.num_dst)
     assert torch.equal(
@@ -87,7 +85,7 @@ def test_graphs_that_are_none(device):
 
 def test_framework(device):
     graph = graphs.make("batch", device)
-    tiles, rowptr, colptr = forms(graph)
+    tiles, rowptr, colptr = arguments_of(graph)
     torch.library.opcheck(ops.with_list.default, (tiles, graph.num_dst))
     torch.library.opcheck(ops.tile_sizes.default, (tiles, rowptr, colptr))
     expected = ops.with_list(tiles, graph.num_dst)
@@ -108,7 +106,7 @@ def test_framework(device):
 )
 def test_bad_input(name, change, device):
     graph = graphs.make("batch", device)
-    given = dict(zip(("tiles", "rowptr", "colptr"), forms(graph), strict=True))
+    given = dict(zip(("tiles", "rowptr", "colptr"), arguments_of(graph), strict=True))
     wrong = given | {name: change(given[name])}
     with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
         ops.tile_sizes(**wrong)
@@ -118,6 +116,6 @@ def test_bad_input(name, change, device):
 
 
 def test_bad_number_of_nodes(device):
-    tiles, _, _ = forms(graphs.make("batch", device))
+    tiles, _, _ = arguments_of(graphs.make("batch", device))
     with pytest.raises(RuntimeError, match=r"^num_nodes: expected .*got -1"):
         ops.with_list(tiles, -1)
