@@ -360,15 +360,15 @@ def _with_masks(g: Graph) -> Graph:
 
 
 def _may_choose_tile(g: Graph) -> bool:
-    """By bounds of what method.cpp has: no block costs less than 54 edges, no node saves more than
-    20. Where "resident" takes both passes, it leaves to "tile" what has 54 edges a block or more,
-    among it narrow heads, which save nothing on nodes. (What it does not take, other heads and
-    cosines of two features, is left to "tile" as well; each call of these makes the masks that are
-    not here.)"""
+    """By bounds of what method.cpp has: heads of 33 to 128 features cost 8 edges a block or more
+    and save 1 a node, others cost 56 or more and save up to 14. Where "resident" takes both passes,
+    it leaves to "tile" what has an edge a block and 6.5 a node or more, and of other heads 54 a
+    block, among it narrow heads. (What it does not take, other heads and cosines of two features,
+    is left to "tile" as well; each call of these makes the masks that are not here.)"""
     edges, nodes, blocks = g.col.size(0), g.num_dst, g.tile_blocks
     if _resident_takes(g):
-        return 54 * blocks <= edges
-    return 54 * blocks < edges + 20 * nodes
+        return min(2 * blocks + 13 * nodes, 108 * blocks) <= 2 * edges
+    return 8 * blocks < edges + nodes or 56 * blocks < edges + 14 * nodes
 
 
 def _resident_takes(g: Graph) -> bool:

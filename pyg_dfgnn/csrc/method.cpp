@@ -69,7 +69,7 @@ constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kRunRows = 1 << 13, kRunEdges = 1 << 15;  // so many of the first, or fewer of the second
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
-constexpr int64_t kWorthItsLaunches = 1 << 19;      // edges times heads
+constexpr int64_t kWorthItsLaunches = 3 << 17;      // edges times heads
 constexpr int64_t kStoredBytes = int64_t{1} << 30;  // of logits, or of pairs of numbers (pmf_bwd), at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 
@@ -90,68 +90,84 @@ bool has_wide_heads(const Attention& attention) {
   return head_bytes(attention) >= kWideHead || goes_through_tensor_cores(attention);
 }
 
-// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of the other methods, and what they
-// save on each node, or, of large heads in float32, lose: fitted to the times of all on the batches of
-// docs/performance.md (H200, one head of 128; of large heads, of 136, 192 and 256, those and batches of nearest
-// neighbours; of float32's, H100). Of small heads (1, 4 and 8 of 8, 16 and 32 features) a block costs so many times
-// that, and nothing is saved on nodes; and of several tiny ones, which lie beside zeros there, so many times more.
-// _may_choose_tile() of graph.py bounds them all: no block for less than 54, no node for more than 20; and repeats
-// the least of kBlockEdges, and kTiles[0].
+// The heads that times were taken of: one of 33 to 128 features, one of more, and 1, 4 and 8 of 8, 16 and 32, in float32
+// and in half precision.
+enum HeadKind { float32, half, small_float32, small_half, large_float32, large_half };
 constexpr int64_t kSmallHead = 32, kTinyHead = 8;
-struct TileCost {
-  double block, node;
-};
-struct TileCosts {
-  TileCost dot, cosine, additive;
-  double small, tiny;
-};
-// Of large heads there are no kernels for cosine scores.
-enum HeadKind { float32, half, large_float32, large_half };
 HeadKind kind_of_heads(const Attention& attention) {
   const bool is_half = attention.value.element_size() == 2;
   if (attention.head_dim() > kManyFeatures) return is_half ? large_half : large_float32;
+  if (attention.head_dim() <= kSmallHead) return is_half ? small_half : small_float32;
   return is_half ? half : float32;
 }
 
-constexpr TileCosts kTileCosts[4][2] = {
-    // forward, backward
-    {{{94, 4.5}, {80, 4.5}, {100, 5.5}, 0.9, 2}, {{109, 5.0}, {100, 10.0}, {100, 5.5}, 0.7, 2.5}},  // float32
-    {{{61, 9.0}, {61, 9.0}, {98, 17.5}, 1.15, 1}, {{55, 7.5}, {87, 15.0}, {74, 14.0}, 1.15, 1}},    // half
-    {{{56, -0.5}, {}, {56, -0.5}, 1, 1}, {{70, 0}, {}, {64, 0}, 1, 1}},                             // large_float32
-    {{{61, 9.0}, {}, {75, 10.0}, 1, 1}, {{62, 7.5}, {}, {74, 14.0}, 1, 1}},                         // large_half
+// Of large heads there are no kernels for cosine scores.
+template <class Cost>
+struct ScoreCosts {
+  Cost dot, cosine, additive;
 };
+template <class Cost>
+const Cost& of_score(const ScoreCosts<Cost>& costs, Score score) {
+  return score == Score::dot ? costs.dot : score == Score::cosine ? costs.cosine : costs.additive;
+}
 
-template <class Scores>
-auto of_score(const Scores& scores, Score score) {
-  return score == Score::dot ? scores.dot : score == Score::cosine ? scores.cosine : scores.additive;
+// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf or pmf, whichever is the faster
+// one; what they save on each node; and, of a head, what a call costs beside that. Fitted to times of all: of dot scores
+// of one head of 128 on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose pairs are edges (docs/kernels.md,
+// H100), and on the batches of docs/performance.md (H200); of cosine and additive ones by what tile takes of these
+// batches, and by how many rows the others gather, with a quarter to spare. Of small and large heads on the batches and
+// on batches of nearest neighbours (H200; large ones in float32, H100). Of several tiny heads, which lie beside zeros in
+// tile's chunks in float32, a block costs so many times more. _may_choose_tile() of graph.py bounds them all.
+struct TileCost {
+  double block, node, call;
+};
+constexpr ScoreCosts<TileCost> kTileCosts[6][2] = {
+    // forward, backward
+    {{{30, 0.5, 3e4}, {50, 0.5, 3e4}, {30, 0.5, 3e4}}, {{36, -3, 4e4}, {75, -3, 4e4}, {36, -3, 4e4}}},  // float32
+    {{{8, 1, 0}, {25, 1, 0}, {15, 1, 0}}, {{9, 1, 0}, {32, 1, 0}, {18, 1, 0}}},                         // half
+    {{{85, 0, 0}, {72, 0, 0}, {90, 0, 0}}, {{76, 0, 0}, {70, 0, 0}, {70, 0, 0}}},                       // small_float32
+    {{{70, 0, 0}, {70, 0, 0}, {113, 0, 0}}, {{63, 0, 0}, {100, 0, 0}, {85, 0, 0}}},                     // small_half
+    {{{56, -0.5, 0}, {}, {56, -0.5, 0}}, {{70, 0, 0}, {}, {64, 0, 0}}},                                 // large_float32
+    {{{61, 9, 0}, {}, {75, 10, 0}}, {{62, 7.5, 0}, {}, {74, 14, 0}}},                                   // large_half
+};
+constexpr double kTiny[2] = {2, 2.5};  // forward, backward
+constexpr double kEqualRows = 0.5;
+
+bool has_equal_rows(const Attention& attention) {
+  const double all = static_cast<double>(attention.max_degree) * static_cast<double>(attention.num_dst());
+  const auto edges = static_cast<double>(attention.num_edges());
+  return edges <= all && all <= 1.25 * edges;
 }
 
 bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
-  const auto& costs = kTileCosts[kind_of_heads(attention)][pass == Pass::backward];
-  const auto cost = of_score(costs, attention.score);
+  const bool is_backward = pass == Pass::backward;
+  const HeadKind kind = kind_of_heads(attention);
+  const TileCost& cost = of_score(kTileCosts[kind][is_backward], attention.score);
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
-  const bool is_small = attention.head_dim() <= kSmallHead;
-  const bool is_tiny = attention.head_dim() <= kTinyHead && attention.heads() > 1;
-  const double block = cost.block * (is_small ? costs.small : 1) * (is_tiny ? costs.tiny : 1);
-  const double saved = is_small ? 0 : cost.node;
-  return block * static_cast<double>(blocks) < edges + saved * nodes;
+  const bool is_tiny = kind == small_float32 && attention.head_dim() <= kTinyHead && attention.heads() > 1;
+  const double block = cost.block * (is_tiny ? kTiny[is_backward] : 1);
+  const double call = cost.call / static_cast<double>(attention.heads());
+  const double edge = kind == float32 && has_equal_rows(attention) ? kEqualRows : 1;
+  return block * static_cast<double>(blocks) + call < edge * edges + cost.node * nodes;
 }
 
-// From times on COCO-SP, MNIST, CIFAR10, and batches of 64 to 1024 graphs of nearest neighbours, with other than dot
-// scores of 1024 (H200, cosine scores H100, heads as above): from how many edges a block on tile is the faster one,
-// and how many tiles and heads it takes for resident to be worth it, as a block works on a tile from the beginning to
+// Up to how many edges, for each block and each node, resident is faster than tile, from the same times and those of
+// COCO-SP, MNIST, CIFAR10 and more nearest neighbours (cosine and additive scores: in the ratio to dot's that these
+// have); and how many tiles and heads it takes for it to be worth it, as a block works on a tile from the beginning to
 // the end, however many multiprocessors are idle. Of graphs whose tiles are sparse enough for a list (_may_be_sparse of
 // graph.py). Forward, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot
 // scores, 288 instead of 356 with additive ones).
-struct BlockEdges {
-  double dot, cosine, additive;
+struct ResidentEdges {
+  double block, node;
 };
-constexpr BlockEdges kBlockEdges[4][2] = {
+constexpr ScoreCosts<ResidentEdges> kResidentEdges[6][2] = {
     // forward, backward
-    {{87, 64, 100}, {86, 100, 90}},  // float32
-    {{58, 54, 92}, {64, 69, 75}},    // half
-    {{110, 0, 70}, {105, 0, 115}},   // large_float32
-    {{59, 0, 59}, {64, 0, 59}},      // large_half
+    {{{20, 8.75}, {15, 6.5}, {23, 10}}, {{18, 13}, {21, 15}, {19, 13.5}}},  // float32
+    {{{4, 8}, {4, 7.5}, {6, 13}}, {{1, 8}, {1, 8.5}, {1, 9.5}}},            // half
+    {{{87, 0}, {64, 0}, {100, 0}}, {{86, 0}, {100, 0}, {90, 0}}},           // small_float32
+    {{{58, 0}, {54, 0}, {92, 0}}, {{64, 0}, {69, 0}, {75, 0}}},             // small_half
+    {{{110, 0}, {}, {70, 0}}, {{105, 0}, {}, {115, 0}}},                    // large_float32
+    {{{59, 0}, {}, {59, 0}}, {{64, 0}, {}, {59, 0}}},                       // large_half
 };
 constexpr int64_t kTiles[2] = {300, 120};  // forward, backward
 
@@ -163,8 +179,15 @@ bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t b
   if (!is_backward && has_narrow_heads(attention)) return false;
   if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
   if (!tile_pays) return true;
-  const double block_edges = of_score(kBlockEdges[kind_of_heads(attention)][is_backward], attention.score);
-  return static_cast<double>(edges) < block_edges * static_cast<double>(blocks);
+  const auto& most = of_score(kResidentEdges[kind_of_heads(attention)][is_backward], attention.score);
+  return static_cast<double>(edges) < most.block * static_cast<double>(blocks) + most.node * static_cast<double>(nodes);
+}
+
+// Whether smmf takes runs of rows, and no few rows of many edges.
+bool goes_by_runs(const Attention& attention) {
+  const int64_t fewest = std::min(attention.num_dst(), attention.num_src()), edges = attention.num_edges();
+  return (fewest >= kRunRows || edges < kRunEdges) && cuda::has_runs(fewest, edges, attention.max_degree) &&
+         cuda::runs_take_heads(attention.value.element_size(), attention.head_dim());
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
@@ -186,11 +209,7 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
   const bool short_rows = rows >= kManyRows && edges < kLongRow * rows;
-  const int64_t fewest = std::min(rows, attention.num_src());
-  const bool by_runs = (fewest >= kRunRows || edges < kRunEdges) &&
-                       cuda::has_runs(fewest, edges, attention.max_degree) &&
-                       cuda::runs_take_heads(bytes, attention.head_dim());
-  return is_near && bytes != 2 && !short_rows && !by_runs;
+  return is_near && bytes != 2 && !short_rows && !goes_by_runs(attention);
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {
@@ -209,7 +228,9 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
   }
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
   const int64_t max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
-  if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold && has_wide_heads(attention)) {
+  const bool many_run = attention.num_dst() >= kRunRows && attention.num_src() >= kRunRows && goes_by_runs(attention);
+  if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold && has_wide_heads(attention) &&
+      !many_run) {
     return log(Method::pmf, "max_degree ", max_degree, " >= ", threshold, " scores in shared memory");
   }
   return log(pmf_is_cheaper(attention, pass) ? Method::pmf : Method::smmf, attention.num_edges(), " edges, ",

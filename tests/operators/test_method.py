@@ -107,6 +107,14 @@ def test_super_node_check(log, max_degree, dtype, score, expected):
     assert found.startswith(f"dfgnn: method={expected}: ")
 
 
+def test_super_nodes_among_runs(log):
+    """Few edges of many rows go by runs, whatever the longest row."""
+    sizes = {"head_dim": 128, "num_edges": 1 << 15, "num_rows": 1 << 13}
+    for num_src, expected in ((1 << 13, "smmf"), ((1 << 13) - 1, "pmf")):
+        found = log(12288, "float32", "dot", "auto", **sizes, num_src=num_src)
+        assert found.startswith(f"dfgnn: method={expected}: ")
+
+
 def test_super_nodes_of_narrow_heads(log):
     assert log(12288, "float32", "dot", "auto", head_dim=64).startswith("dfgnn: method=smmf: ")
 
@@ -128,7 +136,8 @@ def test_super_nodes_of_narrow_heads(log):
         ({"heads": 8, "head_dim": 32}, "smmf"),
         ({"head_dim": 32}, "pmf"),
         ({"head_dim": 28}, "smmf"),
-        ({"num_edges": 1 << 18}, "smmf"),  # not worth pmf's launches
+        ({"num_edges": 3 << 17}, "pmf"),
+        ({"num_edges": (3 << 17) - 1}, "smmf"),  # not worth pmf's launches
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
 )
@@ -230,6 +239,31 @@ def test_tiles_that_are_not_taken(log, score, dtype, other):
     assert log(3, dtype, score, "auto", **TILES | other).startswith("dfgnn: method=smmf: ")
 
 
+@pytest.mark.parametrize(("backward", "most"), [(False, 29999), (True, 40003)])
+def test_few_edges_in_tiles(log, backward, most):
+    """A call of tile costs something beside its blocks, in float32."""
+    for edges in (most, most + 1):
+        found = log(3, "float32", "dot", "auto", 1, 64, edges, backward=backward, **TILES)
+        assert found.startswith("dfgnn: method=tile: ") == (edges > most)
+
+
+@pytest.mark.parametrize(
+    ("max_degree", "dtype", "expected"),
+    [
+        (-1, "float32", "tile"),
+        (9, "float32", "tile"),  # as no row can have fewer than the mean
+        (10, "float32", "smmf"),
+        (12, "float32", "smmf"),
+        (13, "float32", "tile"),
+        (10, "bfloat16", "tile"),
+    ],
+)
+def test_equal_rows(log, max_degree, dtype, expected):
+    sizes = {"num_rows": 4000, "num_src": 4000, "num_edges": 40000, "head_dim": 64}
+    found = log(max_degree, dtype, "dot", "auto", **sizes, tiles=[0, *[4000] * 63], tile_blocks=300)
+    assert found.startswith(f"dfgnn: method={expected}: ")
+
+
 def test_tiles_that_are_not_given(log):
     assert log(3, "float32", "dot", "auto", tile_blocks=0).startswith("dfgnn: method=smmf: ")
 
@@ -278,12 +312,12 @@ def test_list_of_tiles(log, dtype, other, expected):
 @pytest.mark.parametrize(
     ("score", "dtype", "head_dim", "forward_edges", "backward_edges"),
     [
-        ("dot", "float32", 64, 89.5, 104),
-        ("cosine", "float32", 64, 75.5, 100),
-        ("additive", "float32", 64, 100, 94.5),
-        ("dot", "bfloat16", 64, 58, 64),
-        ("cosine", "bfloat16", 64, 54, 72),
-        ("additive", "bfloat16", 64, 92, 75),
+        ("dot", "float32", 64, 30.25, 40),
+        ("cosine", "float32", 64, 50.25, 79),
+        ("additive", "float32", 64, 33, 40),
+        ("dot", "bfloat16", 64, 12, 9),
+        ("cosine", "bfloat16", 64, 24, 31),
+        ("additive", "bfloat16", 64, 19, 17),
         ("dot", "bfloat16", 256, 59, 64),
         ("additive", "bfloat16", 256, 65, 60),
     ],
