@@ -11,6 +11,7 @@
 // at the same time, so rows that are very long are taken in the order of their lengths, within neighbourhoods.
 #pragma once
 
+#include <algorithm>
 #include <cub/block/block_radix_sort.cuh>
 
 #include "device.h"
@@ -67,13 +68,15 @@ constexpr int warps_here(int warps) {
 }
 
 // Pieces of 512 entries at least, then so that there are at least 16K of them, enough to fill any device; of few
-// entries, smaller ones, as then nothing hides the time that a warp takes for a row. Slots, of which each has
-// `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 8 MiB. `longest`: entries of the longest
-// row, if known.
+// entries, smaller ones, as then nothing hides the time that a warp takes for a row, but not so small that most rows
+// are cut. Slots, of which each has `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 8 MiB.
+// `longest`: entries of the longest row, if known.
 inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest = -1) {
-  constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kLeast = 512, kPieces = 16384, kMost = 4096;
+  constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kFewLong = 24, kLeast = 512, kPieces = 16384, kMost = 4096;
   constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
-  const int64_t least = num_entries <= kFew ? kFewLeast : kLeast;
+  const bool are_few = num_entries <= kFew, are_long = num_rows > 0 && num_entries > kFewLong * num_rows;
+  const int64_t four_rows = are_long ? (4 * num_entries / num_rows + kWarp - 1) / kWarp * kWarp : 0;
+  const int64_t least = are_few ? std::clamp(four_rows, kFewLeast, kLeast) : kLeast;
   int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
   segment = segment < least ? least : segment > kMost ? kMost : segment;
   const int64_t bytes_allow = num_entries * numbers >> 20, entries_allow = 2 * numbers;

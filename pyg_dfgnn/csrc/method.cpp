@@ -90,8 +90,8 @@ bool has_wide_heads(const Attention& attention) {
   return head_bytes(attention) >= kWideHead || goes_through_tensor_cores(attention);
 }
 
-// The heads that times were taken of: one of 33 to 128 features, one of more, and 1, 4 and 8 of 8, 16 and 32, in float32
-// and in half precision.
+// The heads that times were taken of: one of 33 to 128 features, one of more, and 1, 4 and 8 of 8, 16 and 32, in
+// float32 and in half precision.
 enum HeadKind { float32, half, small_float32, small_half, large_float32, large_half };
 constexpr int64_t kSmallHead = 32, kTinyHead = 8;
 HeadKind kind_of_heads(const Attention& attention) {
@@ -111,13 +111,14 @@ const Cost& of_score(const ScoreCosts<Cost>& costs, Score score) {
   return score == Score::dot ? costs.dot : score == Score::cosine ? costs.cosine : costs.additive;
 }
 
-// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf or pmf, whichever is the faster
-// one; what they save on each node; and, of a head, what a call costs beside that. Fitted to times of all: of dot scores
-// of one head of 128 on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose pairs are edges (docs/kernels.md,
-// H100), and on the batches of docs/performance.md (H200); of cosine and additive ones by what tile takes of these
-// batches, and by how many rows the others gather, with a quarter to spare. Of small and large heads on the batches and
-// on batches of nearest neighbours (H200; large ones in float32, H100). Of several tiny heads, which lie beside zeros in
-// tile's chunks in float32, a block costs so many times more. _may_choose_tile() of graph.py bounds them all.
+// What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf or pmf, whichever is the
+// faster one; what they save on each node; and, of a head, what a call costs beside that. Fitted to times of all: of
+// dot scores of one head of 128 on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose pairs are edges
+// (docs/kernels.md, H100), and on the batches of docs/performance.md (H200); of cosine and additive ones by what tile
+// takes of these batches, and by how many rows the others gather, with a quarter to spare. Of small and large heads on
+// the batches and on batches of nearest neighbours (H200; large ones in float32, H100). Of several tiny heads, which
+// lie beside zeros in tile's chunks in float32, a block costs so many times more. _may_choose_tile() of graph.py bounds
+// them all.
 struct TileCost {
   double block, node, call;
 };
