@@ -139,6 +139,19 @@ def test_trees(name, device):
     assert set(many[many > 0].tolist()) == HUBS[kind]
 
 
+@pytest.mark.parametrize("name", ["random graphs of 60, 40 %", "random graphs of 200, 2 %"])
+def test_random_graphs(name, device):
+    """Of two to four thirds of the nodes, all edges inside, as many of all pairs at the most."""
+    nodes, share = (int(word.removesuffix(",")) for word in name.split()[3:5])
+    made = registry.load(name, 30, device, 0, [], download=False)
+    sizes, graph = made.ptr.diff(), torch.searchsorted(made.ptr, made.edge_index(), right=True)
+    assert 2 * nodes // 3 <= int(sizes.min()) < nodes < int(sizes.max()) <= 4 * nodes // 3
+    assert torch.equal(*graph)
+    assert made.edge_index().unique(dim=1).size(1) == made.num_edges
+    density = made.num_edges / int((sizes**2).sum()) * 100 / share
+    assert 0.75 < density <= 1 + 1e-3
+
+
 def test_unknown_data_set():
     with pytest.raises(ValueError, match="unknown data set 'Corra'; known: PATTERN"):
         registry.load("Corra", 1, "cpu", 0, [], download=False)

@@ -97,19 +97,17 @@ def compiled(score: str, workload: Workload) -> Call:
 
 
 def fused(method: str, score: str, workload: Workload) -> Call:
-    """One operator; "auto" chooses by what a layer knows of the graph."""
-    graph = workload.graph
-    route: dict[str, Any] = {}
+    """One operator, by what a layer knows of the graph; "tile" by its own, which raises an error
+    where it can't run."""
+    graph, rowptr, col, csc = workload.graph, workload.rowptr, workload.col, workload.csc
     if method == "resident" and (score != "dot" or graph.tile_nodes < 0):
         raise Unsupported("resident: expected dot scores and a batch of sparse graphs on a GPU")
+    names = ("max_degree", "tiles", "tile_blocks", "tile_nodes", "tile_batches")
+    route: dict[str, Any] = {"method": method, **{name: getattr(graph, name) for name in names}}
+    name = "attention"
     if method == "tile":
-        route = {"tiles": workload.masks}
-    elif method in ("resident", "auto"):
-        names = ("max_degree", "tiles", "tile_blocks", "tile_nodes", "tile_batches")
-        route = {"method": method, **{name: getattr(graph, name) for name in names}}
-    name = "attention" if "method" in route else f"{method}_fwd"
+        name, route = "tile_fwd", {"tiles": workload.masks}
     op = getattr(getattr(torch.ops.dfgnn, name), score)
-    rowptr, col, csc = workload.rowptr, workload.col, workload.csc
     return lambda operands: op(rowptr, col, **operands, **csc, **route)[0]
 
 

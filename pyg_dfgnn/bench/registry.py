@@ -77,6 +77,13 @@ def _nothing(root: str) -> Data:
     raise FileNotFoundError("there is no such data")
 
 
+def _random(nodes: int, share: float) -> DataSet:
+    def make(name: str, count: int, device: str, seed: int) -> Workload:
+        return stand_ins.random_graphs(name, count, nodes, share, device, seed)
+
+    return DataSet(1024, nodes, share * nodes**2, 0, None, _nothing, make)
+
+
 def _benchmark(name: str) -> Callable[[str], Any]:
     return lambda root: pyg.GNNBenchmarkDataset(root, name, split="train")
 
@@ -153,7 +160,12 @@ TREES = {
         ("star of stars out", hubs, True),
     )
 }
-KNOWN = DATASETS | DEGREES | TREES
+# Between the batches above: from few edges a node to most pairs of nodes
+RANDOM = {
+    f"random graphs of {nodes}, {share} %": _random(nodes, share / 100)
+    for nodes, share in ((60, 10), (60, 40), (200, 2), (200, 8), (400, 1), (400, 8))
+}
+KNOWN = DATASETS | DEGREES | TREES | RANDOM
 BATCHES = tuple(name for name, dataset in DATASETS.items() if dataset.is_batch)
 LARGE = ("ogbl-ppa", "ogbn-proteins", "Reddit")
 WHOLE = tuple(n for n, d in DATASETS.items() if not d.is_batch and n not in LARGE)

@@ -13,7 +13,7 @@ from .case import Case
 from .conversion import IN_GRAPHS, ORDERS, PRECOMPUTED, Conversion
 from .launches import Launches
 from .layers import Layer
-from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, TREES
+from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, RANDOM, TREES
 from .reordering import Reordering
 from .roofs import ROW_BYTES, TABLE_MIB, Copy, Gather
 from .scope import Scope
@@ -84,9 +84,12 @@ def super_nodes(scope: Scope) -> Iterator[Case]:
 
 
 def methods(scope: Scope) -> Iterator[Case]:
-    for name in (*scope.batches, *scope.whole):
+    """Random graphs, too, which are like nothing that the choice was fitted to at first."""
+    random = RANDOM if scope.device == "cuda" and not scope.quick else ()
+    for name in (*scope.batches, *scope.whole, *scope.select(*random)):
+        resident = ("resident",) if scope.device == "cuda" and KNOWN[name].is_batch else ()
         for dtype in scope.dtypes:
-            for backend in ("smmf", "pmf", "tile", "auto"):
+            for backend in ("smmf", "pmf", "tile", *resident, "auto"):
                 yield Attention(name, scope.size(name), "dot", dtype, backend)
 
 

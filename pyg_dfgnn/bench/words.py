@@ -31,8 +31,10 @@ SECTION_TEXTS = {
     ),
     "methods": (
         "The methods of the operators: shared memory maximization fusion (smmf), parallelism "
-        "maximization fusion (pmf) and masked dense attention within tiles (tile); pyg_dfgnn "
-        'is the choice of `method="auto"`. On a CPU all are the same kernel.'
+        "maximization fusion (pmf), masked dense attention within tiles (tile), and sparse "
+        "attention within tiles (resident), where these fit in shared memory; pyg_dfgnn "
+        'is the choice of `method="auto"`. On a CPU all are the same kernel. Of random graphs, '
+        "so many of all pairs of nodes are edges."
     ),
     "ablation": (
         'What fusion is worth: "unfused" is this package\'s own sddmm, softmax and spmm. What '
