@@ -75,10 +75,9 @@ inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t number
   constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kFewLong = 24, kLeast = 512, kPieces = 16384, kMost = 4096;
   constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
   const bool are_few = num_entries <= kFew, are_long = num_rows > 0 && num_entries > kFewLong * num_rows;
-  const int64_t four_rows = are_long ? (4 * num_entries / num_rows + kWarp - 1) / kWarp * kWarp : 0;
+  const int64_t four_rows = are_long ? 4 * num_entries / num_rows : 0;
   const int64_t least = are_few ? std::clamp(four_rows, kFewLeast, kLeast) : kLeast;
-  int64_t segment = (num_entries / kPieces + kWarp - 1) / kWarp * kWarp;
-  segment = segment < least ? least : segment > kMost ? kMost : segment;
+  int64_t segment = (std::clamp(num_entries / kPieces, least, kMost) + kWarp - 1) / kWarp * kWarp;
   const int64_t bytes_allow = num_entries * numbers >> 20, entries_allow = 2 * numbers;
   const int64_t smallest = bytes_allow < entries_allow ? bytes_allow : entries_allow;
   if (segment < smallest) segment = smallest;

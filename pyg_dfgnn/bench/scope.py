@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .registry import BATCHES, KNOWN, LARGE, WHOLE
+from .registry import BATCHES, KNOWN, LARGE, RANDOM, WHOLE
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,12 @@ class Scope:
         if self.names is None and (self.quick or self.device == "cpu"):
             return ()
         return self.select(*LARGE)
+
+    @property
+    def random(self) -> tuple[str, ...]:
+        if self.names is None and (self.quick or self.device == "cpu"):
+            return ()
+        return self.select(*RANDOM)
 
     def size(self, name: str) -> int:
         """Graphs to take of a data set."""

@@ -13,7 +13,7 @@ from .case import Case
 from .conversion import IN_GRAPHS, ORDERS, PRECOMPUTED, Conversion
 from .launches import Launches
 from .layers import Layer
-from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, RANDOM, TREES
+from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, TREES
 from .reordering import Reordering
 from .roofs import ROW_BYTES, TABLE_MIB, Copy, Gather
 from .scope import Scope
@@ -85,8 +85,7 @@ def super_nodes(scope: Scope) -> Iterator[Case]:
 
 def methods(scope: Scope) -> Iterator[Case]:
     """Random graphs, too, which are like nothing that the choice was fitted to at first."""
-    random = RANDOM if scope.device == "cuda" and not scope.quick else ()
-    for name in (*scope.batches, *scope.whole, *scope.select(*random)):
+    for name in (*scope.batches, *scope.whole, *scope.random):
         resident = ("resident",) if scope.device == "cuda" and KNOWN[name].is_batch else ()
         for dtype in scope.dtypes:
             for backend in ("smmf", "pmf", "tile", *resident, "auto"):

@@ -120,6 +120,23 @@ def nearest_neighbours(
     return Workload.of_edges(name, torch.stack([src, dst]), int(sizes.sum()), sizes)
 
 
+def random_graphs(
+    name: str, count: int, nodes: int, share: float, device: str, seed: int = 0
+) -> Workload:
+    """Graphs of two to four thirds of ``nodes`` nodes, all pairs of which are as likely to be
+    edges: a ``share`` of them is drawn, of which those drawn again are one edge."""
+    rng = torch.Generator(device).manual_seed(seed)
+    sizes = _sizes(count, nodes, 0.33, rng)
+    drawn = (share * sizes**2).round().long()
+    graph = torch.arange(count, device=device).repeat_interleave(drawn)
+    size, first = sizes[graph], (sizes.cumsum(0) - sizes)[graph]
+    chance = torch.rand(graph.numel(), generator=rng, device=device, dtype=torch.float64)
+    pair = (chance * size**2).long()
+    total = int(sizes.sum())
+    edge = ((first + pair // size) * total + first + pair % size).unique()
+    return Workload.of_edges(name, torch.stack([edge % total, edge // total]), total, sizes)
+
+
 def region_boundaries(name: str, count: int, nodes: float, device: str, seed: int = 0) -> Workload:
     """Superpixels that touch: a grid of about ``nodes`` regions whose sides and one of the two
     diagonals of each crossing are edges, in both directions."""
@@ -150,25 +167,6 @@ def _sizes(count: int, mean: float, spread: float, rng: torch.Generator) -> Tens
     """Whole numbers ``[count]`` around ``mean``, at most the share ``spread`` away."""
     share = 2 * torch.rand(count, generator=rng, device=rng.device) - 1
     return (mean * (1 + spread * share)).round().long()
-
-
-def random_graphs(
-    name: str, count: int, nodes: int, share: float, device: str, seed: int = 0
-) -> Workload:
-    """Graphs of 2/3 to 4/3 of ``nodes`` nodes, all pairs of which are as likely to be edges: a
-    ``share`` of them is drawn, of which those drawn again are one edge."""
-    rng = torch.Generator(device).manual_seed(seed)
-    sizes = torch.randint(
-        2 * nodes // 3, 4 * nodes // 3 + 1, (count,), generator=rng, device=device
-    )
-    drawn = (share * sizes**2).round().long()
-    graph = torch.arange(count, device=device).repeat_interleave(drawn)
-    size, first = sizes[graph], (sizes.cumsum(0) - sizes)[graph]
-    chance = torch.rand(graph.numel(), generator=rng, device=device, dtype=torch.float64)
-    pair = (chance * size**2).long()
-    total = int(sizes.sum())
-    edge = ((first + pair // size) * total + first + pair % size).unique()
-    return Workload.of_edges(name, torch.stack([edge % total, edge // total]), total, sizes)
 
 
 def pattern(name: str, count: int, device: str, seed: int = 0) -> Workload:

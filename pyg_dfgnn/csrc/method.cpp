@@ -156,8 +156,9 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
 // COCO-SP, MNIST, CIFAR10 and more nearest neighbours (cosine and additive scores: in the ratio to dot's that these
 // have); and how many tiles and heads it takes for it to be worth it, as a block works on a tile from the beginning to
 // the end, however many multiprocessors are idle. Of graphs whose tiles are sparse enough for a list (_may_be_sparse of
-// graph.py). Forward, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot
-// scores, 288 instead of 356 with additive ones).
+// graph.py, where _may_choose_tile has a bound below all of these, and _resident_takes kTiles[0]). Forward, smmf takes
+// several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot scores, 288 instead of 356 with
+// additive ones).
 struct ResidentEdges {
   double block, node;
 };
@@ -184,9 +185,11 @@ bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t b
   return static_cast<double>(edges) < most.block * static_cast<double>(blocks) + most.node * static_cast<double>(nodes);
 }
 
+int64_t fewest_rows(const Attention& attention) { return std::min(attention.num_dst(), attention.num_src()); }
+
 // Whether smmf takes runs of rows, and no few rows of many edges.
 bool goes_by_runs(const Attention& attention) {
-  const int64_t fewest = std::min(attention.num_dst(), attention.num_src()), edges = attention.num_edges();
+  const int64_t fewest = fewest_rows(attention), edges = attention.num_edges();
   return (fewest >= kRunRows || edges < kRunEdges) && cuda::has_runs(fewest, edges, attention.max_degree) &&
          cuda::runs_take_heads(attention.value.element_size(), attention.head_dim());
 }
@@ -229,9 +232,8 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
   }
   const int64_t threshold = kSharedMemoryPerBlock / attention.value.element_size();
   const int64_t max_degree = call.route.max_degree.guard_int(__FILE__, __LINE__);
-  const bool many_run = attention.num_dst() >= kRunRows && attention.num_src() >= kRunRows && goes_by_runs(attention);
   if (pass == Pass::forward && attention.score == Score::dot && max_degree >= threshold && has_wide_heads(attention) &&
-      !many_run) {
+      !(fewest_rows(attention) >= kRunRows && goes_by_runs(attention))) {
     return log(Method::pmf, "max_degree ", max_degree, " >= ", threshold, " scores in shared memory");
   }
   return log(pmf_is_cheaper(attention, pass) ? Method::pmf : Method::smmf, attention.num_edges(), " edges, ",
