@@ -100,8 +100,8 @@ def fused(method: str, score: str, workload: Workload) -> Call:
     """One operator, by what a layer knows of the graph; "tile" by its own, which raises an error
     where it can't run."""
     graph, rowptr, col, csc = workload.graph, workload.rowptr, workload.col, workload.csc
-    if method == "resident" and (score != "dot" or graph.tile_nodes < 0):
-        raise Unsupported("resident: expected dot scores and a batch of sparse graphs on a GPU")
+    if method == "resident" and (score == "additive_v2" or graph.tile_nodes < 0):
+        raise Unsupported("resident: expected a batch of sparse graphs on a GPU, no additive_v2")
     names = ("max_degree", "tiles", "tile_blocks", "tile_nodes", "tile_batches")
     route: dict[str, Any] = {"method": method, **{name: getattr(graph, name) for name in names}}
     name = "attention"
