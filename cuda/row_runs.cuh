@@ -42,18 +42,20 @@ struct LongRow {
 
 // Blocks of few warps, each of which holds up no more than these with its longest row; of few rows, for which there are
 // multiprocessors enough, twice as many, which share long rows, and all rows at a time. Rows that have an order are
-// dealt among blocks, and a block's among its warps, so that all have as many entries, the longest at first. A slot of
-// a piece has `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest
-// row, or -1.
+// dealt among blocks, and a block's among its warps, so that all have as many entries, the longest at first. Where a
+// row is so long that the others do not hide its pieces, these are smaller ones of fewer entries. A slot of a piece has
+// `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
 inline RunPlan plan_runs(const Attention& a, int64_t num_rows, const int* order, int64_t numbers, int64_t longest) {
   const int64_t num_entries = a.num_edges;
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;
+  constexpr int64_t kVeryLong = 1024, kPieces = 1024;
   RunPlan plan{};
   plan.warps = num_rows < kManyRows ? 8 : 4;
   const int few = a.head_dim > 128 ? 1 : 2;  // so that a block needs less than 99 KiB, which any device has
   plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? few : RunPlan::kMostRows;
   int64_t& segment = plan.units.segment;
   segment = kLeast;
+  if (a.max_degree >= kVeryLong) segment = std::clamp(num_entries / kPieces / kWarp, int64_t{2}, int64_t{8}) * kWarp;
   while (segment < num_entries && 2 * ((num_entries + segment - 1) / segment) * numbers * 4 > kSlotBytes) segment *= 2;
   const bool has_pieces = num_entries > segment && (longest < 0 || longest > segment);
   if (has_pieces) plan.units.segments = static_cast<unsigned>((num_entries + segment - 1) / segment);

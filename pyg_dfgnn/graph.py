@@ -360,15 +360,15 @@ def _with_masks(g: Graph) -> Graph:
 
 
 def _may_choose_tile(g: Graph) -> bool:
-    """By bounds of what method.cpp has: heads of 33 to 128 features cost 8 edges a block or more
-    and save 1 a node, others cost 56 or more and save up to 14. Where "resident" takes both passes,
-    it leaves to "tile" what has an edge a block and 6.5 a node or more, and of other heads 54 a
-    block, among it narrow heads. (What it does not take, other heads and cosines of two features,
-    is left to "tile" as well; each call of these makes the masks that are not here.)"""
+    """By bounds of what method.cpp has: tiles cost 7 edges a block or more, or 18 and save up to 5
+    a node. Where "resident" takes both passes, it leaves to "tile" what has 2 edges a block and
+    5.2 a node or more, and of heads of up to 32 features 54 a block, among it narrow heads. (What
+    it does not take, other heads and cosines of two features, is left to "tile" as well; each call
+    of these makes the masks that are not here.)"""
     edges, nodes, blocks = g.col.size(0), g.num_dst, g.tile_blocks
     if _resident_takes(g):
-        return min(2 * blocks + 13 * nodes, 108 * blocks) <= 2 * edges
-    return 8 * blocks < edges + nodes or 56 * blocks < edges + 14 * nodes
+        return min(10 * blocks + 26 * nodes, 270 * blocks) <= 5 * edges
+    return 7 * blocks < edges or 18 * blocks < edges + 5 * nodes
 
 
 def _resident_takes(g: Graph) -> bool:

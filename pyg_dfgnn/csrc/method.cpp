@@ -61,15 +61,19 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // dot products where memory is what counts. Where rows are long by rows_are_long(), pmf's passes gather the rows of one
 // matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like;
 // bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
-// lanes, in smmf only. So do runs of short rows where edges are few, or of unequal lengths (run_geometry.h;
-// Pubmed-like, float32, with the forward pass 128 to 89 µs in CUDA graphs, Cora-like 34 to 29), but, in float32, where
-// few rows have many edges (6000 of 11: backward 34 instead of 37 µs by pmf, additive scores 20 instead of 27).
-constexpr int64_t kLongRow = 16;  // edges, on average
+// lanes, in smmf only; but a warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's
+// backward pass takes 0.7 to 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07 (H100).
+// Runs of short rows are smmf's, too, where edges are few, or of unequal lengths (run_geometry.h; Pubmed-like, float32, with the
+// forward pass 128 to 89 µs in CUDA graphs, Cora-like 34 to 29), but, in float32, where few rows have many edges (6000
+// of 11: backward 34 instead of 37 µs by pmf, additive scores 20 instead of 27).
+constexpr int64_t kLongRow = 16, kLongUnequalRow = 8;  // edges, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kRunRows = 1 << 13, kRunEdges = 1 << 15;  // so many of the first, or fewer of the second
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
-constexpr int64_t kWorthItsLaunches = 3 << 17;      // edges times heads
+constexpr int64_t kWorthItsLaunches = 3 << 17;      // edges times heads,
+constexpr int64_t kFewInVeryLongRows = 1 << 17;     // or, forward, so many in very long rows
+constexpr int64_t kVeryLongRow = 48;                // edges, on average
 constexpr int64_t kStoredBytes = int64_t{1} << 30;  // of logits, or of pairs of numbers (pmf_bwd), at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 
@@ -112,27 +116,27 @@ const Cost& of_score(const ScoreCosts<Cost>& costs, Score score) {
 }
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf or pmf, whichever is the
-// faster one; what they save on each node; and, of a head, what a call costs beside that. Fitted to times of all: of
-// dot scores of one head of 128 on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose pairs are edges
-// (docs/kernels.md, H100), and on the batches of docs/performance.md (H200); of cosine and additive ones by what tile
-// takes of these batches, and by how many rows the others gather, with a quarter to spare. Of small and large heads on
-// the batches and on batches of nearest neighbours (H200; large ones in float32, H100). Of several tiny heads, which
-// lie beside zeros in tile's chunks in float32, a block costs so many times more. _may_choose_tile() of graph.py bounds
-// them all.
+// faster one; what they save on each node; and, of a head, what a call costs beside that. Fitted to times of all
+// (H100, CUDA graphs, docs/kernels.md) on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose pairs are
+// edges, of trees, and on the batches of docs/performance.md: of one head of 128, and of 256 with dot and additive
+// scores. Of small heads on the batches and on batches of nearest neighbours (H200; dot scores of 8 x 16 on random
+// graphs, too). Of several tiny heads, which lie beside zeros in tile's chunks in float32, a block costs so many times
+// more. _may_choose_tile() of graph.py bounds them all.
 struct TileCost {
   double block, node, call;
 };
 constexpr ScoreCosts<TileCost> kTileCosts[6][2] = {
     // forward, backward
-    {{{30, 0.5, 3e4}, {50, 0.5, 3e4}, {30, 0.5, 3e4}}, {{36, -3, 4e4}, {75, -3, 4e4}, {36, -3, 4e4}}},  // float32
-    {{{8, 1, 0}, {25, 1, 0}, {15, 1, 0}}, {{9, 1, 0}, {32, 1, 0}, {18, 1, 0}}},                         // half
-    {{{85, 0, 0}, {72, 0, 0}, {90, 0, 0}}, {{76, 0, 0}, {70, 0, 0}, {70, 0, 0}}},                       // small_float32
-    {{{70, 0, 0}, {70, 0, 0}, {113, 0, 0}}, {{63, 0, 0}, {100, 0, 0}, {85, 0, 0}}},                     // small_half
-    {{{56, -0.5, 0}, {}, {56, -0.5, 0}}, {{70, 0, 0}, {}, {64, 0, 0}}},                                 // large_float32
-    {{{61, 9, 0}, {}, {75, 10, 0}}, {{62, 7.5, 0}, {}, {74, 14, 0}}},                                   // large_half
+    {{{21, -2, 3e4}, {21, -2, 3e4}, {21, -2, 3e4}}, {{42, -1, 3e4}, {30, 0.5, 0}, {30, 0.5, 0}}},  // float32
+    {{{7, 0, 0}, {18, 5, 0}, {10, -2, 3e4}}, {{8, 0, 0}, {8, 0, 0}, {8, 0, 0}}},                   // half
+    {{{85, 0, 0}, {72, 0, 0}, {90, 0, 0}}, {{76, 0, 0}, {70, 0, 0}, {70, 0, 0}}},                  // small_float32
+    {{{60, 0, 0}, {70, 0, 0}, {113, 0, 0}}, {{63, 0, 0}, {100, 0, 0}, {85, 0, 0}}},                // small_half
+    {{{18, -8, 0}, {}, {18, -8, 0}}, {{30, -8, 0}, {}, {30, -8, 0}}},                              // large_float32
+    {{{9, -1, 0}, {}, {13, -1, 0}}, {{18, -5, 3e4}, {}, {12, -2, 0}}},                           // large_half
 };
 constexpr double kTiny[2] = {2, 2.5};  // forward, backward
-constexpr double kEqualRows = 0.5;
+// What an edge counts of that, and for resident, where rows are of equal length, which is what the others do best.
+constexpr double kEqualRows = 0.5, kEqualRowsOfResident = 0.6;
 
 bool has_equal_rows(const Attention& attention) {
   const double all = static_cast<double>(attention.max_degree) * static_cast<double>(attention.num_dst());
@@ -152,37 +156,48 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   return block * static_cast<double>(blocks) + call < edge * edges + cost.node * nodes;
 }
 
-// Up to how many edges, for each block and each node, resident is faster than tile, from the same times and those of
-// COCO-SP, MNIST, CIFAR10 and more nearest neighbours (cosine and additive scores: in the ratio to dot's that these
-// have); and how many tiles and heads it takes for it to be worth it, as a block works on a tile from the beginning to
-// the end, however many multiprocessors are idle. Of graphs whose tiles are sparse enough for a list (_may_be_sparse of
-// graph.py, where _may_choose_tile has a bound below all of these, and _resident_takes kTiles[0]). Forward, smmf takes
-// several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot scores, 288 instead of 356 with
-// additive ones).
+// Up to how many edges, for each block and each node, resident is faster than tile, from the same times. Of graphs
+// whose tiles are sparse enough for a list (_may_be_sparse of graph.py, where _may_choose_tile has a bound below all of
+// these that are for a head of more than 32 features, and _resident_takes kManyTiles). A block works on a tile from the
+// beginning to the end, however many multiprocessors are idle: so there have to be some tiles, times heads; and
+// forward, unless scores are cosines, of which smmf makes more, so many edges a node for it to be better than smmf.
+// There, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot scores, 288
+// instead of 356 with additive ones).
 struct ResidentEdges {
   double block, node;
 };
 constexpr ScoreCosts<ResidentEdges> kResidentEdges[6][2] = {
     // forward, backward
-    {{{20, 8.75}, {15, 6.5}, {23, 10}}, {{18, 13}, {21, 15}, {19, 13.5}}},  // float32
-    {{{4, 8}, {4, 7.5}, {6, 13}}, {{1, 8}, {1, 8.5}, {1, 9.5}}},            // half
-    {{{87, 0}, {64, 0}, {100, 0}}, {{86, 0}, {100, 0}, {90, 0}}},           // small_float32
-    {{{58, 0}, {54, 0}, {92, 0}}, {{64, 0}, {69, 0}, {75, 0}}},             // small_half
-    {{{110, 0}, {}, {70, 0}}, {{105, 0}, {}, {115, 0}}},                    // large_float32
-    {{{59, 0}, {}, {59, 0}}, {{64, 0}, {}, {59, 0}}},                       // large_half
+    {{{4, 9}, {0, 6}, {0, 6}}, {{4, 9}, {10, 10}, {10, 10}}},          // float32
+    {{{2, 5.3}, {4, 5.2}, {4, 5.2}}, {{2, 5.3}, {4, 5.2}, {4, 5.2}}},  // half
+    {{{87, 0}, {64, 0}, {100, 0}}, {{86, 0}, {100, 0}, {90, 0}}},      // small_float32
+    {{{58, 0}, {54, 0}, {92, 0}}, {{64, 0}, {69, 0}, {75, 0}}},        // small_half
+    {{{25, 9}, {}, {10, 7}}, {{12, 12}, {}, {20, 18}}},                // large_float32
+    {{{4, 5.2}, {}, {4, 5.2}}, {{13, 6}, {}, {13, 6}}},                // large_half
 };
-constexpr int64_t kTiles[2] = {300, 120};  // forward, backward
+constexpr int64_t kTiles = 110, kManyTiles = 300, kTilesOfDotsBackward = 120;
+constexpr int64_t kEdgesOfFewTiles = 8, kEdgesOfFloat32 = 4;  // a node, forward
+
+bool is_worth_its_tiles(const Attention& attention, Pass pass) {
+  const int64_t nodes = attention.num_dst(), tile_heads = nodes * attention.heads();
+  const bool is_dot = attention.score == Score::dot, is_backward = pass == Pass::backward;
+  if (tile_heads < (is_dot && is_backward ? kTilesOfDotsBackward : kTiles) * attention.tile_nodes) return false;
+  if (is_backward || attention.score == Score::cosine) return true;
+  const bool are_few = tile_heads < kManyTiles * attention.tile_nodes, is_half = attention.value.element_size() == 2;
+  return attention.num_edges() >= (are_few ? kEdgesOfFewTiles : is_half ? 0 : kEdgesOfFloat32) * nodes;
+}
 
 // tile_pays: whether tile can run, and is cheaper than smmf and pmf.
 bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass, bool tile_pays) {
   const bool is_backward = pass == Pass::backward;
-  const int64_t nodes = attention.num_dst(), edges = attention.num_edges();
   if (!resident_can_run(call, attention, pass)) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
-  if (nodes * attention.heads() < kTiles[is_backward] * attention.tile_nodes) return false;
-  if (!tile_pays) return true;
+  if (!tile_pays) return is_worth_its_tiles(attention, pass);
+  if (attention.num_dst() * attention.heads() < kTiles * attention.tile_nodes) return false;
   const auto& most = of_score(kResidentEdges[kind_of_heads(attention)][is_backward], attention.score);
-  return static_cast<double>(edges) < most.block * static_cast<double>(blocks) + most.node * static_cast<double>(nodes);
+  const double edge = has_equal_rows(attention) ? kEqualRowsOfResident : 1;
+  const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
+  return edge * edges < most.block * static_cast<double>(blocks) + most.node * nodes;
 }
 
 int64_t fewest_rows(const Attention& attention) { return std::min(attention.num_dst(), attention.num_src()); }
@@ -199,21 +214,26 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   const int64_t bytes = attention.value.element_size();
   const bool on_tensor_cores = goes_through_tensor_cores(attention), is_dot = attention.score == Score::dot;
   const int64_t rows = attention.num_dst(), edges = attention.num_edges(), edge_heads = edges * attention.heads();
-  const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (pass == Pass::forward ? 1 : 2);
-  const bool is_possible = edge_heads >= kWorthItsLaunches && stored <= kStoredBytes;
+  const bool is_forward = pass == Pass::forward, are_very_long = is_forward && edges >= kVeryLongRow * rows;
+  const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (is_forward ? 1 : 2);
+  const int64_t worth = are_very_long ? kFewInVeryLongRows : kWorthItsLaunches;
+  const bool is_possible = edge_heads >= worth && stored <= kStoredBytes;
   const bool long_rows = is_possible && edges >= kLongRow * rows, is_near = stored <= kStoredBytesNearCache;
   const bool is_additive = attention.score == Score::additive;
   const bool is_measured = bytes == 4 && attention.head_dim() % 4 == 0 && head_bytes(attention) >= kNarrowHead &&
                            attention.head_dim() <= 2 * kManyFeatures;
   const bool one_matrix_at_a_time = is_possible && is_measured && cuda::rows_are_long(rows, edges);
-  if (pass == Pass::forward) return is_dot && (one_matrix_at_a_time || (long_rows && has_wide_heads(attention)));
+  if (is_forward) return is_dot && (one_matrix_at_a_time || (long_rows && has_wide_heads(attention)));
   if (one_matrix_at_a_time) return true;
   const bool many_features = is_possible && attention.head_dim() > kManyFeatures;
   if (many_features && (is_additive || (is_dot && (bytes == 2 || is_near)))) return true;
   const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
   if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
-  const bool short_rows = rows >= kManyRows && edges < kLongRow * rows;
-  return is_near && bytes != 2 && !short_rows && !goes_by_runs(attention);
+  const bool by_runs = goes_by_runs(attention);
+  const bool long_unequal = edges >= kLongUnequalRow * rows && !has_equal_rows(attention) && !by_runs;
+  if (is_possible && long_unequal && is_additive) return true;
+  const bool short_rows = rows >= kManyRows && edges < kLongRow * rows && !long_unequal;
+  return is_near && bytes != 2 && !short_rows && !by_runs;
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {

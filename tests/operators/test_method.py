@@ -136,8 +136,10 @@ def test_super_nodes_of_narrow_heads(log):
         ({"heads": 8, "head_dim": 32}, "smmf"),
         ({"head_dim": 32}, "pmf"),
         ({"head_dim": 28}, "smmf"),
-        ({"num_edges": 3 << 17}, "pmf"),
-        ({"num_edges": (3 << 17) - 1}, "smmf"),  # not worth pmf's launches
+        ({"num_edges": 3 << 17, "num_rows": 1 << 13}, "pmf"),
+        ({"num_edges": (3 << 17) - 1, "num_rows": 1 << 13}, "smmf"),  # not worth pmf's launches
+        ({"num_edges": 1 << 17}, "pmf"),  # in very long rows
+        ({"num_edges": (1 << 17) - 1}, "smmf"),
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
 )
@@ -148,6 +150,7 @@ def test_long_rows(log, other, expected):
 
 
 LONG = {"num_edges": 1 << 20, "num_rows": 1 << 15}  # 32 edges a row, where 64 are very long
+MANY = {"num_edges": 8 << 16, "num_rows": 1 << 16, "num_src": 1 << 16, "max_degree": 47}
 HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
 RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "num_src": 1 << 13, "head_dim": 128}
 UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges": 33 << 13}
@@ -168,7 +171,15 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (LONG | {"heads": 9, "head_dim": 64, "score": "cosine"}, "smmf"),
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128, "score": "additive"}, "pmf"),
         ({"num_edges": 16 << 15, "num_rows": 1 << 15}, "pmf"),
-        ({"num_edges": 15 << 15, "num_rows": 1 << 15}, "smmf"),  # many short rows
+        ({"num_edges": 15 << 15, "num_rows": 1 << 15}, "pmf"),
+        ({"num_edges": 15 << 15, "num_rows": 1 << 15, "max_degree": 18}, "smmf"),  # of equal length
+        ({"num_edges": 15 << 15, "num_rows": 1 << 15, "max_degree": 19}, "pmf"),
+        (MANY, "pmf"),
+        (MANY | {"num_edges": (8 << 16) - 1}, "smmf"),  # many short rows
+        (MANY | {"head_dim": 128, "max_degree": 48}, "smmf"),  # by runs
+        (MANY | {"score": "additive", "dtype": "bfloat16"}, "pmf"),
+        (MANY | {"score": "additive", "dtype": "bfloat16", "num_edges": (8 << 16) - 1}, "smmf"),
+        (MANY | {"score": "cosine", "dtype": "bfloat16"}, "smmf"),
         (RUNS, "smmf"),  # few edges in short rows, a warp for several
         (RUNS | {"score": "additive"}, "smmf"),
         (RUNS | {"num_edges": 1 << 16, "num_rows": 8191}, "pmf"),
@@ -215,7 +226,7 @@ def test_tiles(log, score):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_tiles_of_large_heads(log, score, dtype):
-    chosen = log(3, dtype, score, "auto", **TILES, head_dim=256)
+    chosen = log(3, dtype, score, "auto", **TILES, head_dim=256, num_edges=9)
     assert chosen.startswith("dfgnn: method=tile: 0 blocks ")
 
 
@@ -239,7 +250,7 @@ def test_tiles_that_are_not_taken(log, score, dtype, other):
     assert log(3, dtype, score, "auto", **TILES | other).startswith("dfgnn: method=smmf: ")
 
 
-@pytest.mark.parametrize(("backward", "most"), [(False, 29999), (True, 40003)])
+@pytest.mark.parametrize(("backward", "most"), [(False, 30002), (True, 30001)])
 def test_few_edges_in_tiles(log, backward, most):
     """A call of tile costs something beside its blocks, in float32."""
     for edges in (most, most + 1):
@@ -251,15 +262,15 @@ def test_few_edges_in_tiles(log, backward, most):
     ("max_degree", "dtype", "expected"),
     [
         (-1, "float32", "tile"),
-        (9, "float32", "tile"),  # as no row can have fewer than the mean
-        (10, "float32", "smmf"),
-        (12, "float32", "smmf"),
-        (13, "float32", "tile"),
-        (10, "bfloat16", "tile"),
+        (14, "float32", "tile"),  # as no row can have fewer than the mean
+        (15, "float32", "smmf"),
+        (18, "float32", "smmf"),
+        (19, "float32", "tile"),
+        (15, "bfloat16", "tile"),
     ],
 )
 def test_equal_rows(log, max_degree, dtype, expected):
-    sizes = {"num_rows": 4000, "num_src": 4000, "num_edges": 40000, "head_dim": 64}
+    sizes = {"num_rows": 4000, "num_src": 4000, "num_edges": 60000, "head_dim": 64}
     found = log(max_degree, dtype, "dot", "auto", **sizes, tiles=[0, *[4000] * 63], tile_blocks=300)
     assert found.startswith(f"dfgnn: method={expected}: ")
 
@@ -291,8 +302,15 @@ COSINE = {"heads": 400, "score": "cosine", "head_dim": 64}
         ("float32", {"heads": 120, "backward": True}, "resident"),
         ("float16", {"heads": 120, "backward": True, "head_dim": 64}, "resident"),
         ("float16", {"heads": 119, "backward": True, "head_dim": 64}, "smmf"),
-        ("float16", {"heads": 299, "head_dim": 64}, "smmf"),
-        ("float16", {"heads": 300, "head_dim": 64}, "resident"),
+        ("float16", {"heads": 299, "head_dim": 64}, "smmf"),  # 7 edges a node
+        ("float16", {"heads": 300, "head_dim": 64, "num_edges": 1}, "resident"),
+        ("float16", {"heads": 109, "head_dim": 64, "num_edges": 8}, "smmf"),
+        ("float16", {"heads": 110, "head_dim": 64, "num_edges": 8}, "resident"),
+        ("float32", {"heads": 300, "head_dim": 64, "num_edges": 3}, "smmf"),
+        ("float32", {"heads": 300, "head_dim": 64, "num_edges": 4}, "resident"),
+        ("float32", COSINE | {"heads": 109}, "smmf"),
+        ("float32", COSINE | {"heads": 110, "num_edges": 1}, "resident"),
+        ("float32", {"heads": 110, "score": "additive", "backward": True}, "resident"),
         ("float16", {"heads": 400, "backward": True, "head_dim": 64}, "resident"),
         ("float64", {"heads": 400, "head_dim": 64}, "smmf"),
         ("float32", {"heads": 400, "head_dim": 40}, "smmf"),  # no whole chunks of features
@@ -303,7 +321,8 @@ COSINE = {"heads": 400, "score": "cosine", "head_dim": 64}
     ],
 )
 def test_list_of_tiles(log, dtype, other, expected):
-    arguments = {"score": "dot", "head_dim": 32, **LIST, "tile_blocks": 1 << 20} | other
+    sizes = {"head_dim": 32, "num_edges": 7, "tile_blocks": 1 << 20}
+    arguments = {"score": "dot", **LIST, **sizes} | other
     found = log(3, dtype, method="auto", **arguments)
     assert found.startswith(f"dfgnn: method={expected}: ")
 
@@ -312,25 +331,36 @@ def test_list_of_tiles(log, dtype, other, expected):
 @pytest.mark.parametrize(
     ("score", "dtype", "head_dim", "forward_edges", "backward_edges"),
     [
-        ("dot", "float32", 64, 30.25, 40),
-        ("cosine", "float32", 64, 50.25, 79),
-        ("additive", "float32", 64, 33, 40),
-        ("dot", "bfloat16", 64, 12, 9),
-        ("cosine", "bfloat16", 64, 24, 31),
-        ("additive", "bfloat16", 64, 19, 17),
-        ("dot", "bfloat16", 256, 59, 64),
-        ("additive", "bfloat16", 256, 65, 60),
+        ("dot", "float32", 64, 10, 12.25),
+        ("cosine", "float32", 64, 8, 12.5),
+        ("additive", "float32", 64, 8, 12.5),
+        ("dot", "bfloat16", 64, 5.8, 5.8),
+        ("cosine", "bfloat16", 64, 6.2, 6.2),
+        ("additive", "bfloat16", 64, 6.2, 6.2),
+        ("dot", "bfloat16", 256, 6.2, 10.25),
+        ("additive", "bfloat16", 256, 6.2, 9.25),
     ],
 )
-def test_edges_of_a_block(log, score, dtype, head_dim, forward_edges, backward_edges, backward):
-    """Tile is taken where a block of its has more, else resident: nothing else between them."""
+def test_edges_of_a_node(log, score, dtype, head_dim, forward_edges, backward_edges, backward):
+    """Tile is taken where nodes have more, with a block for four, else resident: nothing else
+    between them."""
     edges = backward_edges if backward else forward_edges
     sizes = {"num_rows": 100, "num_src": 100, "heads": 400, "head_dim": head_dim}
-    blocks = {"tiles": [0, 100, 100] * 2, "tile_blocks": 100, "tile_nodes": 100, "tile_batches": 1}
+    blocks = {"tiles": [0, 100, 100] * 2, "tile_blocks": 25, "tile_nodes": 100, "tile_batches": 1}
     for times, expected in ((0.99, "resident"), (1.01, "tile")):
         arguments = sizes | blocks | {"num_edges": int(100 * edges * times)}
         found = log(3, dtype, score, "auto", backward=backward, **arguments)
         assert found.startswith(f"dfgnn: method={expected}: ")
+
+
+@pytest.mark.parametrize(
+    ("max_degree", "expected"), [(8, "resident"), (10, "resident"), (11, "tile")]
+)
+def test_equal_rows_of_resident(log, max_degree, expected):
+    sizes = {"num_rows": 100, "num_src": 100, "heads": 400, "head_dim": 64, "num_edges": 800}
+    blocks = {"tiles": [0, 100, 100] * 2, "tile_blocks": 25, "tile_nodes": 100, "tile_batches": 1}
+    found = log(max_degree, "bfloat16", "dot", "auto", **sizes, **blocks)
+    assert found.startswith(f"dfgnn: method={expected}: ")
 
 
 @pytest.mark.parametrize("backward", [False, True])
