@@ -63,9 +63,9 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
 // lanes, in smmf only; but a warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's
 // backward pass takes 0.7 to 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07 (H100).
-// Runs of short rows are smmf's, too, where edges are few, or of unequal lengths (run_geometry.h; Pubmed-like, float32, with the
-// forward pass 128 to 89 µs in CUDA graphs, Cora-like 34 to 29), but, in float32, where few rows have many edges (6000
-// of 11: backward 34 instead of 37 µs by pmf, additive scores 20 instead of 27).
+// Runs of short rows are smmf's, too, where edges are few, or of unequal lengths (run_geometry.h; Pubmed-like, float32,
+// with the forward pass 128 to 89 µs in CUDA graphs, Cora-like 34 to 29), but, in float32, where few rows have many
+// edges (6000 of 11: backward 34 instead of 37 µs by pmf, additive scores 20 instead of 27).
 constexpr int64_t kLongRow = 16, kLongUnequalRow = 8;  // edges, on average
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kRunRows = 1 << 13, kRunEdges = 1 << 15;  // so many of the first, or fewer of the second
@@ -132,7 +132,7 @@ constexpr ScoreCosts<TileCost> kTileCosts[6][2] = {
     {{{85, 0, 0}, {72, 0, 0}, {90, 0, 0}}, {{76, 0, 0}, {70, 0, 0}, {70, 0, 0}}},                  // small_float32
     {{{60, 0, 0}, {70, 0, 0}, {113, 0, 0}}, {{63, 0, 0}, {100, 0, 0}, {85, 0, 0}}},                // small_half
     {{{18, -8, 0}, {}, {18, -8, 0}}, {{30, -8, 0}, {}, {30, -8, 0}}},                              // large_float32
-    {{{9, -1, 0}, {}, {13, -1, 0}}, {{18, -5, 3e4}, {}, {12, -2, 0}}},                           // large_half
+    {{{9, -1, 0}, {}, {13, -1, 0}}, {{18, -5, 3e4}, {}, {12, -2, 0}}},                             // large_half
 };
 constexpr double kTiny[2] = {2, 2.5};  // forward, backward
 // What an edge counts of that, and for resident, where rows are of equal length, which is what the others do best.
@@ -176,15 +176,18 @@ constexpr ScoreCosts<ResidentEdges> kResidentEdges[6][2] = {
     {{{4, 5.2}, {}, {4, 5.2}}, {{13, 6}, {}, {13, 6}}},                // large_half
 };
 constexpr int64_t kTiles = 110, kManyTiles = 300, kTilesOfDotsBackward = 120;
-constexpr int64_t kEdgesOfFewTiles = 8, kEdgesOfFloat32 = 4;  // a node, forward
+constexpr int64_t kEdgesOfFewTiles = 8, kEdgesOfFloat32 = 4;  // a node
 
-bool is_worth_its_tiles(const Attention& attention, Pass pass) {
-  const int64_t nodes = attention.num_dst(), tile_heads = nodes * attention.heads();
-  const bool is_dot = attention.score == Score::dot, is_backward = pass == Pass::backward;
-  if (tile_heads < (is_dot && is_backward ? kTilesOfDotsBackward : kTiles) * attention.tile_nodes) return false;
-  if (is_backward || attention.score == Score::cosine) return true;
-  const bool are_few = tile_heads < kManyTiles * attention.tile_nodes, is_half = attention.value.element_size() == 2;
-  return attention.num_edges() >= (are_few ? kEdgesOfFewTiles : is_half ? 0 : kEdgesOfFloat32) * nodes;
+bool are_tiles_enough(const Attention& attention, int64_t tiles) {
+  return attention.num_dst() * attention.heads() >= tiles * attention.tile_nodes;
+}
+
+// Forward, for resident to be faster than smmf.
+bool are_edges_enough(const Attention& attention) {
+  if (attention.score == Score::cosine) return true;
+  const int64_t of_many_tiles = attention.value.element_size() == 2 ? 0 : kEdgesOfFloat32;
+  const int64_t least = are_tiles_enough(attention, kManyTiles) ? of_many_tiles : kEdgesOfFewTiles;
+  return attention.num_edges() >= least * attention.num_dst();
 }
 
 // tile_pays: whether tile can run, and is cheaper than smmf and pmf.
@@ -192,8 +195,9 @@ bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t b
   const bool is_backward = pass == Pass::backward;
   if (!resident_can_run(call, attention, pass)) return false;
   if (!is_backward && has_narrow_heads(attention)) return false;
-  if (!tile_pays) return is_worth_its_tiles(attention, pass);
-  if (attention.num_dst() * attention.heads() < kTiles * attention.tile_nodes) return false;
+  const bool are_dots_backward = is_backward && attention.score == Score::dot;
+  if (!are_tiles_enough(attention, are_dots_backward ? kTilesOfDotsBackward : kTiles)) return false;
+  if (!tile_pays) return is_backward || are_edges_enough(attention);
   const auto& most = of_score(kResidentEdges[kind_of_heads(attention)][is_backward], attention.score);
   const double edge = has_equal_rows(attention) ? kEqualRowsOfResident : 1;
   const auto edges = static_cast<double>(attention.num_edges()), nodes = static_cast<double>(attention.num_dst());
