@@ -12,7 +12,9 @@ the batch is made of it without waiting, and ``batch.edge_index`` is known to ha
 """
 
 import copy
-from typing import Optional
+import functools
+from collections.abc import Callable
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -70,13 +72,11 @@ class PrecomputedData(Data):
             self._store.pop(name, None)
         self._store.edge_index = edge_index
 
-    def subgraph(self, subset: Tensor) -> Data:
-        """As PyG's; without the structure, which is of all edges."""
-        return super(PrecomputedData, self._without_structure()).subgraph(subset)
-
-    def edge_subgraph(self, subset: Tensor) -> Data:
-        """As PyG's; without the structure, which is of all edges."""
-        return super(PrecomputedData, self._without_structure()).edge_subgraph(subset)
+    def concat(self, data: Data) -> Data:
+        """As PyG's; without the structure, which is of the first graph's edges alone."""
+        if isinstance(data, PrecomputedData):
+            data = data._without_structure()
+        return super(PrecomputedData, self._without_structure()).concat(data)
 
     def _without_structure(self) -> "PrecomputedData":
         data = copy.copy(self)
@@ -111,6 +111,43 @@ class PrecomputedData(Data):
             ptr = torch.arange(2, device=perm.device) * degrees.size(0)
         blocks = -(-self._store[WORK].size(0) // WORK_PER_BLOCK)
         return SideBySide(degrees, perm, ptr, blocks)
+
+
+# Of Data's methods, those that read the edges in the store, or give others.
+READING_EDGES = (
+    "is_coalesced",
+    "is_sorted",
+    "is_undirected",
+    "is_directed",
+    "has_self_loops",
+    "contains_self_loops",
+    "has_isolated_nodes",
+    "contains_isolated_nodes",
+)
+CHANGING_EDGES = (
+    "coalesce",
+    "sort",
+    "snapshot",
+    "up_to",
+    "sort_by_time",
+    "subgraph",
+    "edge_subgraph",
+    "to_heterogeneous",
+)
+
+
+def _without_structure(name: str) -> Callable[..., Any]:
+    """``Data``'s method of that name, of the same edges without their structure."""
+
+    @functools.wraps(getattr(Data, name))
+    def method(self: PrecomputedData, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(PrecomputedData, self._without_structure()), name)(*args, **kwargs)
+
+    return method
+
+
+for _name in READING_EDGES + CHANGING_EDGES:
+    setattr(PrecomputedData, _name, _without_structure(_name))
 
 
 def _known(prepared: SideBySide) -> Tensor:

@@ -10,7 +10,7 @@ from torch_geometric.transforms import AddSelfLoops
 import pyg_dfgnn
 from pyg_dfgnn import build_graph
 from pyg_dfgnn.reorder import ReorderNodes
-from pyg_dfgnn.transforms import PrecomputeGraph
+from pyg_dfgnn.transforms import READING_EDGES, PrecomputeGraph
 
 
 def plain_graph(nodes=60, edges=300):
@@ -47,3 +47,66 @@ def test_some_of_the_edges(name, device):
     taken, conv = TAKING[name](stored).to(device), conv.to(device)
     edge_index = taken.edge_index
     torch.testing.assert_close(conv(taken.x, edge_index), conv(taken.x, edge_index.clone()))
+
+
+def timed_graph():
+    data = plain_graph()
+    generator = torch.Generator().manual_seed(1)
+    data.time = torch.randperm(data.num_edges, generator=generator)
+    data.edge_attr = torch.randn(data.num_edges, 4, generator=generator)
+    return data
+
+
+CHANGING = {
+    "coalesce": lambda data: data.coalesce(),
+    "sort": lambda data: data.sort(),
+    "sort_by_destination": lambda data: data.sort(sort_by_row=False),
+    "snapshot": lambda data: data.snapshot(100, 200),
+    "up_to": lambda data: data.up_to(100),
+    "sort_by_time": lambda data: data.sort_by_time(),
+    "subgraph": lambda data: data.subgraph(torch.arange(30)),
+    "edge_subgraph": lambda data: data.edge_subgraph(data.time < 100),
+    "concat": lambda data: data.concat(timed_graph()),
+    "concat_alike": lambda data: data.concat(data),
+}
+
+
+@pytest.mark.parametrize("remove_edge_index", [True, False])
+@pytest.mark.parametrize("name", CHANGING)
+def test_other_edges(name, remove_edge_index, device):
+    """Data's methods that give other edges do so of what was precomputed, and leave it as it is."""
+    expected = timed_graph()
+    stored = PrecomputeGraph(remove_edge_index=remove_edge_index)(timed_graph())
+    conv = make(pyg_dfgnn.nn, "TransformerConv", edge_dim=4).to(device)
+    for _ in range(2):
+        taken = [CHANGING[name](data).to(device) for data in (expected, stored)]
+        outs = [conv(data.x, data.edge_index, data.edge_attr) for data in taken]
+        torch.testing.assert_close(*outs)
+    assert build_graph(stored.edge_index, 60, 60) is stored.graph()
+
+
+@pytest.mark.parametrize("remove_edge_index", [True, False])
+@pytest.mark.parametrize(
+    "edges", [[[0, 1], [1, 0]], [[1, 1, 0], [0, 0, 1]], [[0, 1, 2], [1, 1, 0]]]
+)
+@pytest.mark.parametrize("name", READING_EDGES)
+def test_questions(name, edges, remove_edge_index):
+    data = Data(edge_index=torch.tensor(edges), num_nodes=3)
+    stored = PrecomputeGraph(remove_edge_index=remove_edge_index)(data)
+    plain = Data(edge_index=stored.edge_index, num_nodes=3)
+    assert getattr(stored, name)() == getattr(plain, name)()
+
+
+def test_to_heterogeneous():
+    data, kind = timed_graph(), torch.arange(60) % 2
+    names = [("a", "to", "a"), ("a", "to", "b"), ("b", "to", "a"), ("b", "to", "b")]
+
+    def split(graph):
+        of_edges = kind[graph.edge_index[0]] * 2 + kind[graph.edge_index[1]]
+        return graph.to_heterogeneous(kind, of_edges, ["a", "b"], names)
+
+    expected, found = split(data), split(PrecomputeGraph()(data.clone()))
+    for name in names:
+        assert {*found[name].keys()} == {*expected[name].keys()}
+        of_edges = [graph[name].edge_index.T.tolist() for graph in (expected, found)]
+        assert sorted(of_edges[0]) == sorted(of_edges[1])
