@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from torch_geometric.data.storage import N_KEYS
+from torch_geometric.data.storage import N_KEYS, GlobalStorage
 from torch_geometric.transforms import BaseTransform
 
 from . import _cache
@@ -33,8 +33,46 @@ DEGREES = "dfgnn_node_degrees"
 # Shape [work, 0]: a number that concatenation adds up, and that stays on the host.
 WORK = "dfgnn_tile_work"
 WORK_PER_BLOCK = 16
+STRUCTURE = frozenset((DEGREES, PERM, WORK))
 
 INT16_EDGES = 0xFFFF  # stored without sign
+
+
+def _become(data: Any, its_class: type) -> None:
+    object.__setattr__(data, "__class__", its_class)  # PyG's own __setattr__ sets an attribute
+
+
+class PrecomputedStorage(GlobalStorage):
+    """Attributes of a :class:`PrecomputedData`. It has an ``edge_index`` where only the structure
+    is stored, too, but not among its keys; to set or to delete that one drops the structure."""
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self._mapping[key]
+        except KeyError:
+            if key == "edge_index" and self.has_structure():
+                return self._parent().edge_index
+            raise
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "edge_index" and key not in self._mapping:
+            self.drop_structure()
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key == "edge_index":
+            self.drop_structure()
+        super().__delitem__(key)
+
+    def has_structure(self) -> bool:
+        """Whether all of it is there, not just what was left of edges that others changed."""
+        return self._mapping.keys() >= STRUCTURE
+
+    def drop_structure(self) -> None:
+        if self.has_structure() and not N_KEYS.isdisjoint(self._mapping):
+            self.pop("num_nodes", None)  # the transform's; those attributes tell it
+        for name in STRUCTURE:
+            self.pop(name, None)
 
 
 class PrecomputedData(Data):
@@ -42,6 +80,10 @@ class PrecomputedData(Data):
 
     Whatever changes nodes or edges of it must set ``edge_index``, which drops the structure.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._storage()
 
     @property
     def edge_index(self) -> Optional[Tensor]:
@@ -53,7 +95,7 @@ class PrecomputedData(Data):
         ValueError of a batch without ``ptr``.
         """
         kept = self._store.get("edge_index")
-        if PERM not in self._store:
+        if not self._storage().has_structure():
             return kept
         perm, prepared = self._store[PERM], self._prepared()
         if not _cache.is_eager(perm):
@@ -66,11 +108,11 @@ class PrecomputedData(Data):
 
     @edge_index.setter
     def edge_index(self, edge_index: Optional[Tensor]) -> None:
-        if PERM in self._store and not N_KEYS.isdisjoint(self._store.keys()):
-            self._store.pop("num_nodes", None)  # the transform's; those attributes tell it
-        for name in (DEGREES, PERM, WORK):
-            self._store.pop(name, None)
-        self._store.edge_index = edge_index
+        self._storage().drop_structure()
+        self._store["edge_index"] = edge_index
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._store
 
     def concat(self, data: Data) -> Data:
         """As PyG's; without the structure, which is of the first graph's edges alone."""
@@ -94,8 +136,13 @@ class PrecomputedData(Data):
         """
         return self._prepared().graph(self_loops)
 
+    def _storage(self) -> PrecomputedStorage:
+        if type(self._store) is GlobalStorage:  # as Data makes it, and as it had been saved
+            _become(self._store, PrecomputedStorage)
+        return self._store
+
     def _prepared(self) -> SideBySide:
-        if PERM not in self._store:
+        if not self._storage().has_structure():
             raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
         perm = self._store[PERM]
         if not _cache.is_eager(perm):
@@ -113,19 +160,8 @@ class PrecomputedData(Data):
         return SideBySide(degrees, perm, ptr, blocks)
 
 
-# Of Data's methods, those that read the edges in the store, or give others.
-READING_EDGES = (
-    "is_coalesced",
-    "is_sorted",
-    "is_undirected",
-    "is_directed",
-    "has_self_loops",
-    "contains_self_loops",
-    "has_isolated_nodes",
-    "contains_isolated_nodes",
-)
-CHANGING_EDGES = (
-    "coalesce",
+# Of Data's methods, those that take all attributes of edges by the keys.
+BY_KEYS = (
     "sort",
     "snapshot",
     "up_to",
@@ -146,7 +182,7 @@ def _without_structure(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in READING_EDGES + CHANGING_EDGES:
+for _name in BY_KEYS:
     setattr(PrecomputedData, _name, _without_structure(_name))
 
 
@@ -157,7 +193,9 @@ def _known(prepared: SideBySide) -> Tensor:
     return edge_index
 
 
-torch.serialization.add_safe_globals([PrecomputedData])  # as PyG does with Data, for datasets
+torch.serialization.add_safe_globals(
+    [PrecomputedData, PrecomputedStorage]
+)  # as PyG does with Data, for datasets
 
 
 class PrecomputeGraph(BaseTransform):
@@ -165,8 +203,8 @@ class PrecomputeGraph(BaseTransform):
 
     For ``pre_transform``, ``transform`` or the data itself. It sorts the edges by destination and
     then by source, all attributes of edges with them, and makes a ``Data`` a
-    :class:`PrecomputedData`; a class derived from that is kept. As transforms that come later
-    would change edges behind its back, it has to be the last one.
+    :class:`PrecomputedData`; a class derived from that is kept. It should be the last transform:
+    one that sets another ``edge_index`` drops the structure.
 
     Args:
         index_dtype: That of what is stored, two numbers for each node and one for each edge:
@@ -218,7 +256,7 @@ class PrecomputeGraph(BaseTransform):
         graph = build_graph(edges, num_nodes, num_nodes)
         with_loops = build_graph(edges, num_nodes, num_nodes, self_loops=True)
         if type(data) is Data:
-            object.__setattr__(data, "__class__", PrecomputedData)  # Data's own sets an attribute
+            _become(data, PrecomputedData)
         data.edge_index = edge_index
         if self.remove_edge_index:
             del data._store["edge_index"]

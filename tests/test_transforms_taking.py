@@ -3,6 +3,7 @@
 import pytest
 import torch
 from layers import make
+from torch_geometric import transforms
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.transforms import AddSelfLoops
@@ -10,7 +11,7 @@ from torch_geometric.transforms import AddSelfLoops
 import pyg_dfgnn
 from pyg_dfgnn import build_graph
 from pyg_dfgnn.reorder import ReorderNodes
-from pyg_dfgnn.transforms import READING_EDGES, PrecomputeGraph
+from pyg_dfgnn.transforms import PrecomputeGraph
 
 
 def plain_graph(nodes=60, edges=300):
@@ -85,16 +86,70 @@ def test_other_edges(name, remove_edge_index, device):
     assert build_graph(stored.edge_index, 60, 60) is stored.graph()
 
 
+QUESTIONS = [
+    "is_coalesced",
+    "is_sorted",
+    "is_undirected",
+    "is_directed",
+    "has_self_loops",
+    "has_isolated_nodes",
+]
+
+
 @pytest.mark.parametrize("remove_edge_index", [True, False])
 @pytest.mark.parametrize(
     "edges", [[[0, 1], [1, 0]], [[1, 1, 0], [0, 0, 1]], [[0, 1, 2], [1, 1, 0]]]
 )
-@pytest.mark.parametrize("name", READING_EDGES)
+@pytest.mark.parametrize("name", QUESTIONS)
 def test_questions(name, edges, remove_edge_index):
     data = Data(edge_index=torch.tensor(edges), num_nodes=3)
     stored = PrecomputeGraph(remove_edge_index=remove_edge_index)(data)
     plain = Data(edge_index=stored.edge_index, num_nodes=3)
     assert getattr(stored, name)() == getattr(plain, name)()
+
+
+LATER = {
+    "undirected": transforms.ToUndirected(),
+    "self_loops": AddSelfLoops("edge_attr"),
+    "no_self_loops": transforms.RemoveSelfLoops("edge_attr"),
+    "coalesced": transforms.RemoveDuplicatedEdges("edge_attr"),
+    "no_isolated_nodes": transforms.RemoveIsolatedNodes(),
+    "largest_component": transforms.LargestConnectedComponents(),
+    "virtual_node": transforms.VirtualNode(),
+    "two_hop": transforms.TwoHop(),
+    "normalized": transforms.GCNNorm(),
+}
+
+
+@pytest.mark.parametrize("remove_edge_index", [True, False])
+@pytest.mark.parametrize("name", LATER)
+def test_later_transforms(name, remove_edge_index):
+    """A transform that sets other edges does so of what was precomputed, too."""
+    torch.manual_seed(0)
+    data = Data(torch.randn(9, 4), torch.randint(8, (2, 20)), edge_attr=torch.rand(20))
+    stored = PrecomputeGraph(remove_edge_index=remove_edge_index)(data)
+    plain = Data(stored.x, stored.edge_index, stored.edge_attr)
+    expected, found = LATER[name](plain), LATER[name](stored)
+    torch.testing.assert_close(found.edge_index, expected.edge_index)
+    torch.testing.assert_close(found.x, expected.x)
+    conv = make(pyg_dfgnn.nn, "TransformerConv", in_channels=4)
+    torch.testing.assert_close(*(conv(d.x, d.edge_index) for d in (found, expected)))
+
+
+def test_to_sparse_tensor():
+    transform = transforms.ToSparseTensor(layout=torch.sparse_csr)
+    taken = transform(PrecomputeGraph()(plain_graph()))
+    assert taken.edge_index is None
+    assert torch.equal(taken.adj_t.to_dense(), transform(plain_graph()).adj_t.to_dense())
+
+
+def test_edge_index_that_is_deleted():
+    stored = PrecomputeGraph()(plain_graph())
+    assert "edge_index" in stored
+    assert "edge_index" not in {*stored.keys()}
+    del stored.edge_index
+    assert "edge_index" not in stored
+    assert stored.edge_index is None
 
 
 def test_to_heterogeneous():
