@@ -33,7 +33,7 @@ def test_batch(kind, dtype, remove_edge_index, self_loops, device):
     assert edges_of(batch) == edges_of(Batch.from_data_list(graphs))
     assert batch.edge_index is batch.edge_index
     assert batch.edge_index.dtype == torch.int64
-    assert ("edge_index" in batch) != remove_edge_index
+    assert ("edge_index" in batch.to_dict()) != remove_edge_index
 
 
 @pytest.mark.parametrize("kind", KINDS)
