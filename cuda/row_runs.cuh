@@ -42,9 +42,10 @@ struct LongRow {
 
 // Blocks of few warps, each of which holds up no more than these with its longest row; of few rows, for which there are
 // multiprocessors enough, twice as many, which share long rows, and all rows at a time. Rows that have an order are
-// dealt among blocks, and a block's among its warps, so that all have as many entries, the longest at first. Where a
-// row is so long that the others do not hide its pieces, these are smaller ones of fewer entries. A slot of a piece has
-// `numbers`, 4 bytes each, of all heads; slots take 8 MiB at the most. `longest`: entries of the longest row, or -1.
+// dealt among blocks, and a block's among its warps, so that all have as many entries, the longest at first. Where the
+// graph has a row so long that the others do not hide its pieces (of columns nothing is known, and hubs are mostly
+// both), pieces are smaller ones of fewer entries. A slot of a piece has `numbers`, 4 bytes each, of all heads; slots
+// take 8 MiB at the most. `longest`: entries of the longest row, or -1.
 inline RunPlan plan_runs(const Attention& a, int64_t num_rows, const int* order, int64_t numbers, int64_t longest) {
   const int64_t num_entries = a.num_edges;
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;

@@ -14,12 +14,12 @@ the batch is made of it without waiting, and ``batch.edge_index`` is known to ha
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from torch_geometric.data.storage import N_KEYS, GlobalStorage
+from torch_geometric.data.storage import N_KEYS, GlobalStorage, recursive_apply
 from torch_geometric.transforms import BaseTransform
 
 from . import _cache
@@ -44,35 +44,62 @@ def _become(data: Any, its_class: type) -> None:
 
 class PrecomputedStorage(GlobalStorage):
     """Attributes of a :class:`PrecomputedData`. It has an ``edge_index`` where only the structure
-    is stored, too, but not among its keys; to set or to delete that one drops the structure."""
+    is stored, too, but not among its keys. Who sets another one here, or cuts what is stored for
+    each node or edge, may be going through the keys: these stay then, but are no structure."""
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._mapping or (key == "edge_index" and self._tells_edges())
 
     def __getitem__(self, key: str) -> Any:
         try:
             return self._mapping[key]
         except KeyError:
-            if key == "edge_index" and self.has_structure():
+            if key == "edge_index" and self._tells_edges():
                 return self._parent().edge_index
             raise
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key == "edge_index" and key not in self._mapping:
-            self.drop_structure()
-        super().__setitem__(key, value)
+        known = self._mapping.get(key) if key in STRUCTURE else None
+        if key == "edge_index" or (known is not None and len(known) != len(value)):
+            self._spoil()
+        if key != WORK or not self._is_spoilt():
+            super().__setitem__(key, value)
 
     def __delitem__(self, key: str) -> None:
         if key == "edge_index":
             self.drop_structure()
         super().__delitem__(key)
 
+    def apply(self, func: Callable[..., Any], *args: str) -> "PrecomputedStorage":
+        """As PyG's, whose functions change no edges: devices, and memory that is pinned."""
+        for key, value in self.items(*args):
+            super().__setitem__(key, recursive_apply(value, func))
+        return self
+
+    @property
+    def num_edges(self) -> int:
+        return self._mapping[PERM].size(0) if self.has_structure() else super().num_edges
+
     def has_structure(self) -> bool:
-        """Whether all of it is there, not just what was left of edges that others changed."""
-        return self._mapping.keys() >= STRUCTURE
+        """Whether all of it is there, and of the edges as they are."""
+        return self._mapping.keys() >= STRUCTURE and not self._is_spoilt()
 
     def drop_structure(self) -> None:
         if self.has_structure() and not N_KEYS.isdisjoint(self._mapping):
             self.pop("num_nodes", None)  # the transform's; those attributes tell it
         for name in STRUCTURE:
-            self.pop(name, None)
+            self._mapping.pop(name, None)
+
+    def _spoil(self) -> None:
+        if self.has_structure():  # with what can't be concatenated with others' work
+            self._mapping[WORK] = self._mapping[WORK].new_empty(0, 1)
+
+    def _is_spoilt(self) -> bool:
+        return WORK in self._mapping and self._mapping[WORK].size(1) > 0
+
+    def _tells_edges(self) -> bool:
+        """Not where graphs lie one after the other with nothing to say where they begin."""
+        return self.has_structure() and ("ptr" in self._mapping or "_num_nodes" not in vars(self))
 
 
 class PrecomputedData(Data):
@@ -83,6 +110,10 @@ class PrecomputedData(Data):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._storage()
+
+    def __setstate__(self, mapping: dict[str, Any]) -> None:
+        super().__setstate__(mapping)
         self._storage()
 
     @property
@@ -114,13 +145,23 @@ class PrecomputedData(Data):
     def __contains__(self, key: str) -> bool:
         return key in self._store
 
+    def update(self, data: Union[Data, dict[str, Any]]) -> "PrecomputedData":
+        """As PyG's; another structure is of another ``edge_index``."""
+        if {*(data if isinstance(data, dict) else data.to_dict())} >= STRUCTURE:
+            self.edge_index = None
+        return super().update(data)
+
     def concat(self, data: Data) -> Data:
         """As PyG's; without the structure, which is of the first graph's edges alone."""
-        if isinstance(data, PrecomputedData):
-            data = data._without_structure()
-        return super(PrecomputedData, self._without_structure()).concat(data)
+        own = self.without_structure()
+        is_alike = isinstance(data, PrecomputedData)
+        data = data.without_structure() if is_alike else copy.copy(data)
+        if "num_nodes" in own or "num_nodes" in data:  # PyG wants the same keys
+            own.num_nodes, data.num_nodes = own.num_nodes, data.num_nodes
+        return super(PrecomputedData, own).concat(data)
 
-    def _without_structure(self) -> "PrecomputedData":
+    def without_structure(self) -> "PrecomputedData":
+        """The same edges, stored as ``edge_index`` alone."""
         data = copy.copy(self)
         data.edge_index = self.edge_index
         return data
@@ -137,7 +178,7 @@ class PrecomputedData(Data):
         return self._prepared().graph(self_loops)
 
     def _storage(self) -> PrecomputedStorage:
-        if type(self._store) is GlobalStorage:  # as Data makes it, and as it had been saved
+        if type(self._store) is GlobalStorage:  # as Data makes it, and as it was saved once
             _become(self._store, PrecomputedStorage)
         return self._store
 
@@ -160,8 +201,8 @@ class PrecomputedData(Data):
         return SideBySide(degrees, perm, ptr, blocks)
 
 
-# Of Data's methods, those that take all attributes of edges by the keys.
-BY_KEYS = (
+# Of Data's methods, those that take what is of edges by the keys.
+_BY_KEYS = (
     "sort",
     "snapshot",
     "up_to",
@@ -172,18 +213,18 @@ BY_KEYS = (
 )
 
 
-def _without_structure(name: str) -> Callable[..., Any]:
+def _of_stored_edges(name: str) -> Callable[..., Any]:
     """``Data``'s method of that name, of the same edges without their structure."""
 
     @functools.wraps(getattr(Data, name))
     def method(self: PrecomputedData, *args: Any, **kwargs: Any) -> Any:
-        return getattr(super(PrecomputedData, self._without_structure()), name)(*args, **kwargs)
+        return getattr(super(PrecomputedData, self.without_structure()), name)(*args, **kwargs)
 
     return method
 
 
-for _name in BY_KEYS:
-    setattr(PrecomputedData, _name, _without_structure(_name))
+for _name in _BY_KEYS:
+    setattr(PrecomputedData, _name, _of_stored_edges(_name))
 
 
 def _known(prepared: SideBySide) -> Tensor:

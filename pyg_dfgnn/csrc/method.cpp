@@ -157,12 +157,12 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
 }
 
 // Up to how many edges, for each block and each node, resident is faster than tile, from the same times. Of graphs
-// whose tiles are sparse enough for a list (_may_be_sparse of graph.py, where _may_choose_tile has a bound below all of
-// these that are for a head of more than 32 features, and _resident_takes kManyTiles). A block works on a tile from the
-// beginning to the end, however many multiprocessors are idle: so there have to be some tiles, times heads; and
-// forward, unless scores are cosines, of which smmf makes more, so many edges a node for it to be better than smmf.
-// There, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot scores, 288
-// instead of 356 with additive ones).
+// whose tiles are sparse enough for a list (_may_be_sparse of graph.py; _may_choose_tile there has a bound below all of
+// these that are for a head of more than 32 features, where tile pays, and _resident_takes has kManyTiles). A block
+// works on a tile from the beginning to the end, however many multiprocessors are idle: so there have to be some tiles,
+// times heads; and forward, unless scores are cosines, of which smmf makes more, so many edges a node for it to be
+// better than smmf. There, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot
+// scores, 288 instead of 356 with additive ones).
 struct ResidentEdges {
   double block, node;
 };
