@@ -59,7 +59,7 @@ class PrecomputedStorage(GlobalStorage):
             raise
 
     def __setitem__(self, key: str, value: Any) -> None:
-        known = self._mapping.get(key) if key in STRUCTURE else None
+        known = self._mapping.get(key) if key in STRUCTURE and value is not None else None
         if key == "edge_index" or (known is not None and len(known) != len(value)):
             self._spoil()
         if key != WORK or not self._is_spoilt():
