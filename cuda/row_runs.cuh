@@ -48,15 +48,15 @@ struct LongRow {
 // take 8 MiB at the most. `longest`: entries of the longest row, or -1.
 inline RunPlan plan_runs(const Attention& a, int64_t num_rows, const int* order, int64_t numbers, int64_t longest) {
   const int64_t num_entries = a.num_edges;
-  constexpr int64_t kManyRows = 8192, kWarps = 2048, kLeast = 8 * kWarp, kSlotBytes = int64_t{8} << 20;
-  constexpr int64_t kVeryLong = 1024, kPieces = 1024;
+  constexpr int64_t kManyRows = 8192, kWarps = 2048, kSlotBytes = int64_t{8} << 20;
+  constexpr int64_t kUsual = 8 * kWarp, kLeast = 2 * kWarp, kVeryLong = 1024, kPieces = 1024;
   RunPlan plan{};
   plan.warps = num_rows < kManyRows ? 8 : 4;
   const int few = a.head_dim > 128 ? 1 : 2;  // so that a block needs less than 99 KiB, which any device has
   plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? few : RunPlan::kMostRows;
   int64_t& segment = plan.units.segment;
-  segment = kLeast;
-  if (a.max_degree >= kVeryLong) segment = std::clamp(num_entries / kPieces / kWarp, int64_t{2}, int64_t{8}) * kWarp;
+  segment = kUsual;
+  if (a.max_degree >= kVeryLong) segment = std::clamp(num_entries / kPieces / kWarp * kWarp, kLeast, kUsual);
   while (segment < num_entries && 2 * ((num_entries + segment - 1) / segment) * numbers * 4 > kSlotBytes) segment *= 2;
   const bool has_pieces = num_entries > segment && (longest < 0 || longest > segment);
   if (has_pieces) plan.units.segments = static_cast<unsigned>((num_entries + segment - 1) / segment);

@@ -126,7 +126,7 @@ class PrecomputedData(Data):
         ValueError of a batch without ``ptr``.
         """
         kept = self._store.get("edge_index")
-        if not self._storage().has_structure():
+        if not self._store.has_structure():
             return kept
         perm, prepared = self._store[PERM], self._prepared()
         if not _cache.is_eager(perm):
@@ -147,15 +147,14 @@ class PrecomputedData(Data):
 
     def update(self, data: Union[Data, dict[str, Any]]) -> "PrecomputedData":
         """As PyG's; another structure is of another ``edge_index``."""
-        if {*(data if isinstance(data, dict) else data.to_dict())} >= STRUCTURE:
+        if {*data.keys()} >= STRUCTURE:
             self.edge_index = None
         return super().update(data)
 
     def concat(self, data: Data) -> Data:
         """As PyG's; without the structure, which is of the first graph's edges alone."""
         own = self.without_structure()
-        is_alike = isinstance(data, PrecomputedData)
-        data = data.without_structure() if is_alike else copy.copy(data)
+        data = data.without_structure() if isinstance(data, PrecomputedData) else copy.copy(data)
         if "num_nodes" in own or "num_nodes" in data:  # PyG wants the same keys
             own.num_nodes, data.num_nodes = own.num_nodes, data.num_nodes
         return super(PrecomputedData, own).concat(data)
@@ -183,7 +182,7 @@ class PrecomputedData(Data):
         return self._store
 
     def _prepared(self) -> SideBySide:
-        if not self._storage().has_structure():
+        if not self._store.has_structure():
             raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
         perm = self._store[PERM]
         if not _cache.is_eager(perm):
@@ -234,9 +233,8 @@ def _known(prepared: SideBySide) -> Tensor:
     return edge_index
 
 
-torch.serialization.add_safe_globals(
-    [PrecomputedData, PrecomputedStorage]
-)  # as PyG does with Data, for datasets
+# As PyG does with Data, for datasets
+torch.serialization.add_safe_globals([PrecomputedData, PrecomputedStorage])
 
 
 class PrecomputeGraph(BaseTransform):

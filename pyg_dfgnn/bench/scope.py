@@ -66,15 +66,17 @@ class Scope:
 
     @property
     def large(self) -> tuple[str, ...]:
-        if self.names is None and (self.quick or self.device == "cpu"):
-            return ()
-        return self.select(*LARGE)
+        return self._select_at_length(*LARGE)
 
     @property
     def random(self) -> tuple[str, ...]:
+        return self._select_at_length(*RANDOM)
+
+    def _select_at_length(self, *suitable: str) -> tuple[str, ...]:
+        """None of them in quick runs and on CPUs, but those that are asked for."""
         if self.names is None and (self.quick or self.device == "cpu"):
             return ()
-        return self.select(*RANDOM)
+        return self.select(*suitable)
 
     def size(self, name: str) -> int:
         """Graphs to take of a data set."""

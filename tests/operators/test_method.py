@@ -327,6 +327,10 @@ def test_list_of_tiles(log, dtype, other, expected):
     assert found.startswith(f"dfgnn: method={expected}: ")
 
 
+ONE_TILE = {"num_rows": 100, "num_src": 100, "heads": 400, "tiles": [0, 100, 100] * 2}
+ONE_TILE |= {"tile_blocks": 25, "tile_nodes": 100, "tile_batches": 1}
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
     ("score", "dtype", "head_dim", "forward_edges", "backward_edges"),
@@ -345,10 +349,8 @@ def test_edges_of_a_node(log, score, dtype, head_dim, forward_edges, backward_ed
     """Tile is taken where nodes have more, with a block for four, else resident: nothing else
     between them."""
     edges = backward_edges if backward else forward_edges
-    sizes = {"num_rows": 100, "num_src": 100, "heads": 400, "head_dim": head_dim}
-    blocks = {"tiles": [0, 100, 100] * 2, "tile_blocks": 25, "tile_nodes": 100, "tile_batches": 1}
     for times, expected in ((0.99, "resident"), (1.01, "tile")):
-        arguments = sizes | blocks | {"num_edges": int(100 * edges * times)}
+        arguments = ONE_TILE | {"head_dim": head_dim, "num_edges": int(100 * edges * times)}
         found = log(3, dtype, score, "auto", backward=backward, **arguments)
         assert found.startswith(f"dfgnn: method={expected}: ")
 
@@ -357,9 +359,7 @@ def test_edges_of_a_node(log, score, dtype, head_dim, forward_edges, backward_ed
     ("max_degree", "expected"), [(8, "resident"), (10, "resident"), (11, "tile")]
 )
 def test_equal_rows_of_resident(log, max_degree, expected):
-    sizes = {"num_rows": 100, "num_src": 100, "heads": 400, "head_dim": 64, "num_edges": 800}
-    blocks = {"tiles": [0, 100, 100] * 2, "tile_blocks": 25, "tile_nodes": 100, "tile_batches": 1}
-    found = log(max_degree, "bfloat16", "dot", "auto", **sizes, **blocks)
+    found = log(max_degree, "bfloat16", "dot", "auto", **ONE_TILE, head_dim=64, num_edges=800)
     assert found.startswith(f"dfgnn: method={expected}: ")
 
 
