@@ -36,7 +36,7 @@ __device__ __forceinline__ typename Typed<T>::A* piece_in(const Typed<T>& a, typ
 }
 
 inline RowUnits plan_forward(const Attention& a) {
-  return plan_units(a.num_dst, a.num_edges, a.heads * forward_slot_width(a), a.max_degree);
+  return plan_units(a, a.num_dst, a.heads * forward_slot_width(a), a.max_degree);
 }
 
 inline size_t forward_scratch_bytes(const Attention& a, const RowUnits& units) {
@@ -91,10 +91,9 @@ class ForwardSlices {
 template <class T>
 cudaError_t merge_outputs(const Attention& a, const Outputs& outputs, const RowUnits& units,
                           const typename Accumulate<T>::type* slots, cudaStream_t stream) {
-  Merge<T> merge{a.rowptr,   a.num_dst, a.num_edges, units,  a.heads, slots, forward_slot_width(a),
-                 a.head_dim, nullptr,   {},          nullptr};
-  merge.rows[0] = static_cast<T*>(outputs.out);
-  merge.lse = static_cast<typename Merge<T>::A*>(outputs.lse);
+  Merge<T, true> merge{a.rowptr, a.num_dst, a.num_edges, units, a.heads, slots, forward_slot_width(a), a.head_dim};
+  merge.number = static_cast<typename Accumulate<T>::type*>(outputs.lse);
+  merge.rows[merge.results++] = static_cast<T*>(outputs.out);
   return launch_merge(merge, stream);
 }
 

@@ -90,7 +90,7 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
       auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;
       decltype(kernel) exact = nullptr;
       if constexpr (kTensorRows<S>) {
-        if (tensor_rows<S>(a.head_dim)) {
+        if (has_tensor_sums<S>(a)) {
           kernel = columns_kernel<summed, score, S, TensorSum<S>>;
           exact = by_vectors;
         }

@@ -84,14 +84,14 @@ cudaError_t merge_gradients(const Attention& a, const Gradients& g, const RowUni
   using T = typename S::T;
   using A = typename S::A;
   const Pass<side> pass{a, g};
-  Merge<T> merge{pass.ptr(), pass.num_own(), a.num_edges, units,  a.heads, slots, slot_width<side, score>(a.head_dim),
-                 a.head_dim, nullptr,        {},          nullptr};
+  Merge<T, false> merge{
+      pass.ptr(), pass.num_own(), a.num_edges, units, a.heads, slots, slot_width<side, score>(a.head_dim), a.head_dim};
   if constexpr (score == Score::additive) {
     merge.number = static_cast<A*>(pass.grad());
   } else {
-    merge.rows[0] = static_cast<T*>(pass.grad());
+    merge.rows[merge.results++] = static_cast<T*>(pass.grad());
   }
-  if constexpr (side == Side::columns) merge.rows[1] = static_cast<T*>(g.value);
+  if constexpr (side == Side::columns) merge.rows[merge.results++] = static_cast<T*>(g.value);
   return launch_merge(merge, stream);
 }
 

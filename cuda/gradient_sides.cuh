@@ -266,8 +266,7 @@ inline Attention without_edges_to_nowhere(Attention a) {
 template <Side side, Score score>
 RowUnits plan_side(const Attention& a) {
   const int numbers = a.heads * slot_width<side, score>(a.head_dim);
-  return side == Side::rows ? plan_units(a.num_dst, a.num_edges, numbers, a.max_degree)
-                            : plan_units(a.num_src, a.num_edges, numbers);
+  return side == Side::rows ? plan_units(a, a.num_dst, numbers, a.max_degree) : plan_units(a, a.num_src, numbers);
 }
 
 // Of one side of a backward pass, in bytes.

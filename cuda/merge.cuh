@@ -9,9 +9,10 @@
 
 namespace dfgnn::cuda {
 
-// What a slot holds of a piece and a head, one after another; sums of row r and head h over its pieces, in a fixed
-// order, go to the place (r, h) of each result. Where lse is given, rows of features are weighted sums of a softmax.
-template <class T>
+// What a slot holds of a piece and a head: of a softmax, its weighted sum of rows of features, its maximum and its sum;
+// otherwise a number, if there is one, and sums of rows of features. Those of row r and head h over its pieces, in a
+// fixed order, go to the place (r, h) of each result.
+template <class T, bool kSoftmax>
 struct Merge {
   using A = typename Accumulate<T>::type;
   Index ptr;
@@ -20,165 +21,216 @@ struct Merge {
   int heads;
   const A* slots;  // [slots][heads][width]
   int width, features;
-  A* number;   // [num_rows][heads] or null: a number,
-  T* rows[2];  // [num_rows][heads][features], each or null: rows of features,
-  A* lse;      // [num_rows][heads] or null: the softmax's maximum and its sum
+  A* number = nullptr;  // [num_rows][heads] or null: the number, or the logarithm of the softmax's sum
+  int results = 0;      // how many rows of features a slot has,
+  T* rows[2] = {};      // and where they go: [num_rows][heads][features]
 };
 
+// A task is what lanes take at once of the sums of a row and a head: kFeatures of its features.
 struct MergePlan {
   static constexpr int kThreads = 512, kWarps = kThreads / kWarp, kVec = 4, kFeatures = kWarp * kVec;
-  static constexpr int kAtOnce = 2;         // slots of a warp
-  static constexpr unsigned kBlocks = 512;  // where there are more, a block takes all heads
-  int rows;                                 // of a block
+  static constexpr int kAtOnce = 4;          // slots of a warp
+  static constexpr int kOfWarp = 8;          // segments up to which a warp has a task alone
+  static constexpr unsigned kBlocks = 1024;  // where there are more, a block takes all heads
+  int rows;                                  // of a block
 
   // One after another, so not many where blocks are few.
   explicit MergePlan(int64_t num_rows) : rows(num_rows > (1 << 16) ? kThreads : kWarp) {}
 };
 
-// The slots of a row in pieces, and sums over them by a block.
-template <class T>
+// Blocks a multiprocessor, by registers: elsewhere the kernel would spill.
+template <class A>
+constexpr int merge_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return 1;
+#else
+  return sizeof(A) == 4 ? 2 : 1;
+#endif
+}
+
+template <class A>
+struct MergeShared {  // of a block
+  A sums[MergePlan::kWarps][MergePlan::kFeatures], maxima[MergePlan::kWarps], totals[MergePlan::kWarps];
+};
+
+// The slots of a row in pieces, and sums over them by a warp, or by all warps of a block, which take slots in turn.
+template <bool kByBlock, class T, bool kSoftmax>
 class MergedRow {
  public:
   using A = typename Accumulate<T>::type;
   using Plan = MergePlan;
-  struct Shared {
-    A sums[Plan::kWarps][Plan::kFeatures], states[Plan::kWarps][2];
-  };
 
   // slots: those of m, which are written.
-  __device__ __forceinline__ MergedRow(const Merge<T>& m, const void* slots, Shared& shared, int64_t row)
-      : m_(m), slots_(static_cast<const A*>(slots)), shared_(shared), row_(row) {
+  __device__ __forceinline__ MergedRow(const Merge<T, kSoftmax>& m, const void* slots, int row)
+      : m_(m), slots_(static_cast<const A*>(slots)), row_(row) {
     const Range entries = row_range(m.ptr, row, m.num_entries);
-    first_ = entries.begin;
-    begin_ = entries.begin / m.units.segment;
-    end_ = (entries.end - 1) / m.units.segment + 1;
+    begin_ = static_cast<int>(entries.begin / m.units.segment);
+    end_ = static_cast<int>((entries.end - 1) / m.units.segment) + 1;
+    begins_within_ = entries.begin > begin_ * m.units.segment;
   }
 
-  // All results of a head.
-  __device__ __forceinline__ void merge(int h) const {
-    A row_max = A(0), factor = A(1);
-    if (m_.lse) factor = merge_states(h, row_max);
-    int offset = 0;  // in the slot
-    if (m_.number) {
-      A x = A(0);
-      for (int64_t s = begin_ + lane(); s < end_; s += kWarp) x += number(s, h, 0);
-      x = lanes_sum<kWarp>(x);
-      if (threadIdx.x == 0) m_.number[row_ * m_.heads + h] = x;
-      offset = 1;
-    }
-    for (T* result : m_.rows) {
-      if (!result) continue;
-      for (int f = 0; f < m_.features; f += Plan::kFeatures) merge_features(h, row_max, factor, offset, f, result);
-      offset += m_.features;
-    }
-  }
-
- private:
-  static __device__ __forceinline__ int lane() { return threadIdx.x % kWarp; }
-  static __device__ __forceinline__ int warp() { return threadIdx.x / kWarp; }
-
-  // What the row's piece in segment s left.
-  __device__ __forceinline__ const A* slot(int64_t s, int h) const {
-    const int64_t slot = 2 * s + (first_ > s * m_.units.segment);
-    return slots_ + (slot * m_.heads + h) * m_.width;
-  }
-  __device__ __forceinline__ A number(int64_t s, int h, int i) const { return __ldcg(slot(s, h) + i); }
-
-  // The softmax's maximum and, returned, what its weighted sums are to be multiplied by.
-  __device__ __forceinline__ A merge_states(int h, A& row_max) const {
-    A largest = -INFINITY, sum = A(0);
-    for (int64_t s = begin_ + threadIdx.x; s < end_; s += Plan::kThreads) {
-      largest = max(largest, number(s, h, m_.features));
-    }
-    largest = warp_max(largest);
-    if (lane() == 0) shared_.states[warp()][0] = largest;
-    __syncthreads();
-    row_max = shared_.states[0][0];
-    for (int w = 1; w < Plan::kWarps; ++w) row_max = max(row_max, shared_.states[w][0]);
-    for (int64_t s = begin_ + threadIdx.x; s < end_; s += Plan::kThreads) {
-      sum += exp_difference(number(s, h, m_.features), row_max) * number(s, h, m_.features + 1);
-    }
-    sum = lanes_sum<kWarp>(sum);
-    if (lane() == 0) shared_.states[warp()][1] = sum;
-    __syncthreads();
-    sum = A(0);
-    for (int w = 0; w < Plan::kWarps; ++w) sum += shared_.states[w][1];
-    if (threadIdx.x == 0) m_.lse[row_ * m_.heads + h] = row_max + log(sum);
-    return sum == A(0) ? A(0) : A(1) / sum;
-  }
-
-  // Features from f on, as many as the block takes at once: warps take slots in turn.
-  __device__ __forceinline__ void merge_features(int h, A row_max, A factor, int offset, int f, T* result) const {
-    constexpr int kVec = Plan::kVec, kAtOnce = Plan::kAtOnce, kWarps = Plan::kWarps;
-    A x[kVec] = {};
+  // Features from f on, counted over all results, and with the first ones the number or the softmax's sum.
+  __device__ __forceinline__ void merge(int h, int f, MergeShared<A>& shared) const {
+    constexpr int kVec = Plan::kVec, kAtOnce = Plan::kAtOnce;
+    const int lane = threadIdx.x % kWarp, warp = kByBlock ? threadIdx.x / kWarp : 0;
+    const int count = min(m_.results * m_.features - f, Plan::kFeatures);
+    const bool has_number = !kSoftmax && m_.number;
+    A x[kVec] = {}, largest = -INFINITY, total = A(0);
 #pragma unroll 1
-    for (int64_t first = begin_ + warp(); first < end_; first += kAtOnce * kWarps) {
-      A m[kAtOnce], numbers[kAtOnce][kVec];
+    for (int first = begin_ + warp; first < end_; first += kAtOnce * kWarps) {
+      A maxima[kAtOnce], totals[kAtOnce], numbers[kAtOnce][kVec];
 #pragma unroll
-      for (int t = 0; t < kAtOnce; ++t) {  // past the end, the last again
-        const A* from = slot(min(first + t * kWarps, end_ - 1), h);
-        m[t] = m_.lse ? __ldcg(from + m_.features) : A(0);
+      for (int t = 0; t < kAtOnce; ++t) {
+        const int segment = first + t * kWarps;
+        const bool is_there = segment < end_;
+        const A* from = slot(segment, h);
+        maxima[t] = kSoftmax && is_there ? __ldcg(from + m_.features) : -INFINITY;
+        totals[t] = kSoftmax && is_there     ? __ldcg(from + m_.features + 1)
+                    : has_number && is_there ? __ldcg(from)
+                                             : A(0);
+        from += has_number + f + lane;
 #pragma unroll
         for (int v = 0; v < kVec; ++v) {
-          numbers[t][v] = __ldcg(from + offset + min(f + v * kWarp + lane(), m_.features - 1));
+          numbers[t][v] = is_there && v * kWarp + lane < count ? __ldcg(from + v * kWarp) : A(0);
         }
+      }
+      if constexpr (kSoftmax) {
+        A next = largest;
+#pragma unroll
+        for (int t = 0; t < kAtOnce; ++t) next = max(next, maxima[t]);
+        const A fade = exp_difference(largest, next);
+        largest = next;
+        total *= fade;
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) x[v] *= fade;
       }
 #pragma unroll
       for (int t = 0; t < kAtOnce; ++t) {
-        const A weight = m_.lse ? exp_difference(m[t], row_max) : A(1);
-        if (first + t * kWarps >= end_) break;
+        const A weight = weight_of(maxima[t], largest);
+        total += weight * totals[t];
 #pragma unroll
         for (int v = 0; v < kVec; ++v) x[v] += weight * numbers[t][v];
       }
     }
-    __syncthreads();  // all have read what was there
+    if constexpr (!kByBlock) {
+      store_total(h, f, lane == 0, largest, total);
 #pragma unroll
-    for (int v = 0; v < kVec; ++v) shared_.sums[warp()][v * kWarp + lane()] = x[v];
-    __syncthreads();
-    const int i = f + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < Plan::kFeatures && i < m_.features) {
-      A total = A(0);
-      for (int w = 0; w < kWarps; ++w) total += shared_.sums[w][threadIdx.x];
-      result[(row_ * m_.heads + h) * m_.features + i] = from_accumulate<T>(total * factor);
+      for (int v = 0; v < kVec; ++v) store(h, f, v * kWarp + lane, count, x[v], total);
+    } else {
+      __syncthreads();  // all have read what was there
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) shared.sums[warp][v * kWarp + lane] = x[v];
+      if (lane == 0) {
+        shared.maxima[warp] = largest;
+        shared.totals[warp] = total;
+      }
+      __syncthreads();
+      const int i = static_cast<int>(threadIdx.x);
+      if (i >= Plan::kFeatures) return;
+      if constexpr (kSoftmax) {
+        for (int w = 0; w < kWarps; ++w) largest = max(largest, shared.maxima[w]);
+      }
+      A sum = A(0);
+      total = A(0);
+      for (int w = 0; w < kWarps; ++w) {
+        const A weight = weight_of(shared.maxima[w], largest);
+        total += weight * shared.totals[w];
+        sum += weight * shared.sums[w][i];
+      }
+      store_total(h, f, i == 0, largest, total);
+      store(h, f, i, count, sum, total);
     }
   }
 
-  const Merge<T>& m_;
+ private:
+  static constexpr int kWarps = kByBlock ? Plan::kWarps : 1;
+
+  static __device__ __forceinline__ A weight_of(A maximum, A largest) {
+    return kSoftmax ? exp_difference(maximum, largest) : A(1);
+  }
+
+  // What the row's piece in segment s left.
+  __device__ __forceinline__ const A* slot(int s, int h) const {
+    const int64_t slot = 2 * static_cast<int64_t>(s) + (s == begin_ && begins_within_);
+    return slots_ + (slot * m_.heads + h) * m_.width;
+  }
+
+  __device__ __forceinline__ int64_t place(int h) const { return static_cast<int64_t>(row_) * m_.heads + h; }
+
+  __device__ __forceinline__ void store_total(int h, int f, bool is_first, A largest, A total) const {
+    if (f == 0 && is_first && m_.number) m_.number[place(h)] = kSoftmax ? largest + log(total) : total;
+  }
+
+  // The i-th feature of a task.
+  __device__ __forceinline__ void store(int h, int f, int i, int count, A x, A total) const {
+    if (i >= count) return;
+    const int result = f + i >= m_.features, feature = f + i - result * m_.features;
+    const A factor = !kSoftmax ? A(1) : total == A(0) ? A(0) : A(1) / total;
+    m_.rows[result][place(h) * m_.features + feature] = from_accumulate<T>(x * factor);
+  }
+
+  const Merge<T, kSoftmax>& m_;
   const A* const slots_;
-  Shared& shared_;
-  const int64_t row_;
-  int64_t first_, begin_, end_;  // its first entry; segments
+  const int row_;
+  int begin_, end_;  // segments
+  bool begins_within_;
 };
 
-template <class T>
-__global__ void __launch_bounds__(MergePlan::kThreads, 2)
-    merge_kernel(const __grid_constant__ Merge<T> m, const MergePlan plan) {
-  __shared__ typename MergedRow<T>::Shared shared;
-  __shared__ uint32_t long_rows[MergePlan::kWarps];
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.rows, mine = first + threadIdx.x;
-  const bool is_long =
-      threadIdx.x < plan.rows && mine < m.num_rows && row_range(m.ptr, mine, m.num_entries).size() > m.units.segment;
-  const uint32_t ballot = __ballot_sync(kAllLanes, is_long);
-  if (threadIdx.x % kWarp == 0) long_rows[threadIdx.x / kWarp] = ballot;
-  const bool has_long_rows = __syncthreads_or(is_long);
-  const void* slots = when_written(m.slots);  // all blocks wait, so that the kernel before has ended when this one has
-  if (!has_long_rows) return;
-
-  for (int group = 0; group < plan.rows / kWarp; ++group) {
-    for (uint32_t left = long_rows[group]; left != 0; left &= left - 1) {
-      const MergedRow<T> row(m, slots, shared, first + group * kWarp + __ffs(left) - 1);
-      for (int h = blockIdx.y; h < m.heads; h += gridDim.y) row.merge(h);
+// Of rows from `first` on, the tasks of those that have their bit set in `rows`: one after another by the block, or by
+// its warps in turn.
+template <bool kByBlock, class T, bool kSoftmax>
+__device__ __forceinline__ void merge_rows(const Merge<T, kSoftmax>& m, const void* slots, const uint32_t* rows,
+                                           int groups, int64_t first,
+                                           MergeShared<typename Accumulate<T>::type>& shared) {
+  const int features = max(m.results * m.features, 1);
+  int turn = threadIdx.x / kWarp;
+#pragma unroll 1
+  for (int group = 0; group < groups; ++group) {
+#pragma unroll 1
+    for (uint32_t left = rows[group]; left != 0; left &= left - 1) {
+      const int row = static_cast<int>(first) + group * kWarp + __ffs(left) - 1;
+#pragma unroll 1
+      for (int h = blockIdx.y; h < m.heads; h += gridDim.y) {
+#pragma unroll 1
+        for (int f = 0; f < features; f += MergePlan::kFeatures) {
+          if (!kByBlock && turn-- % MergePlan::kWarps != 0) continue;
+          MergedRow<kByBlock, T, kSoftmax>(m, slots, row).merge(h, f, shared);
+        }
+      }
     }
   }
 }
 
-template <class T>
-cudaError_t launch_merge(const Merge<T>& m, cudaStream_t stream) {
+// Of a block's rows in pieces, warps take those of few pieces, then all of them the others.
+template <class T, bool kSoftmax>
+__global__ void __launch_bounds__(MergePlan::kThreads, (merge_blocks<typename Accumulate<T>::type>()))
+    merge_kernel(const __grid_constant__ Merge<T, kSoftmax> m, const MergePlan plan) {
+  __shared__ MergeShared<typename Accumulate<T>::type> shared;
+  __shared__ uint32_t of_warps[MergePlan::kWarps], of_block[MergePlan::kWarps];  // a bit for each row
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.rows, mine = first + threadIdx.x;
+  int64_t size = 0;
+  if (threadIdx.x < plan.rows && mine < m.num_rows) size = row_range(m.ptr, mine, m.num_entries).size();
+  const bool is_long = size > m.units.segment, is_very_long = size > MergePlan::kOfWarp * m.units.segment;
+  const uint32_t all = __ballot_sync(kAllLanes, is_long), very = __ballot_sync(kAllLanes, is_very_long);
+  if (threadIdx.x % kWarp == 0) {
+    of_warps[threadIdx.x / kWarp] = all & ~very;
+    of_block[threadIdx.x / kWarp] = very;
+  }
+  const bool has_long_rows = __syncthreads_or(is_long);
+  const void* slots = when_written(m.slots);  // all blocks wait, so that the kernel before has ended when this one has
+  if (!has_long_rows) return;
+  const int groups = plan.rows / kWarp;
+  merge_rows<false>(m, slots, of_warps, groups, first, shared);
+  merge_rows<true>(m, slots, of_block, groups, first, shared);
+}
+
+template <class T, bool kSoftmax>
+cudaError_t launch_merge(const Merge<T, kSoftmax>& m, cudaStream_t stream) {
   if (m.units.segments == 0 || m.num_rows == 0) return cudaSuccess;
   const MergePlan plan(m.num_rows);
   const auto blocks = static_cast<unsigned>((m.num_rows + plan.rows - 1) / plan.rows);
   const unsigned heads = std::min(std::max(MergePlan::kBlocks / blocks, 1u), static_cast<unsigned>(m.heads));
-  return launch_dependent(merge_kernel<T>, dim3(blocks, heads), MergePlan::kThreads, 0, stream, m, plan);
+  return launch_dependent(merge_kernel<T, kSoftmax>, dim3(blocks, heads), MergePlan::kThreads, 0, stream, m, plan);
 }
 
 }  // namespace dfgnn::cuda

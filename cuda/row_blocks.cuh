@@ -22,11 +22,11 @@ inline RowPlan plan_rows(int64_t num_rows, int64_t num_edges) {
   return {rows, kEdges + 1, static_cast<unsigned>((num_rows + rows - 1) / rows)};
 }
 
-// Whether blocks can take all rows: edges are few, so that what a kernel takes is its longest rows and its launch, and
-// no row has too many for a block.
-inline bool is_few(int64_t num_edges, int64_t longest) {
-  constexpr int64_t kFew = 1 << 18, kLongest = 1024;
-  return num_edges <= kFew && longest >= 0 && longest <= kLongest;
+// Whether blocks should take all rows: edges are few, so that what a kernel takes is its longest rows and its launch,
+// most rows are short, and none has too many for a block.
+inline bool is_few(int64_t num_rows, int64_t num_edges, int64_t longest) {
+  constexpr int64_t kFew = 1 << 18, kShort = 12, kLongest = 1024;
+  return num_edges <= kFew && num_edges < kShort * num_rows && longest >= 0 && longest <= kLongest;
 }
 
 // A row a warp, or, of many rows, those of up to 16 edges by `rows_per_warp` groups of lanes.

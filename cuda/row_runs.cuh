@@ -49,14 +49,14 @@ struct LongRow {
 inline RunPlan plan_runs(const Attention& a, int64_t num_rows, const int* order, int64_t numbers, int64_t longest) {
   const int64_t num_entries = a.num_edges;
   constexpr int64_t kManyRows = 8192, kWarps = 2048, kSlotBytes = int64_t{8} << 20;
-  constexpr int64_t kUsual = 8 * kWarp, kLeast = 2 * kWarp, kVeryLong = 1024, kPieces = 1024;
+  constexpr int64_t kUsual = 8 * kWarp, kLeast = 2 * kWarp, kPieces = 1024;
   RunPlan plan{};
   plan.warps = num_rows < kManyRows ? 8 : 4;
   const int few = a.head_dim > 128 ? 1 : 2;  // so that a block needs less than 99 KiB, which any device has
   plan.rows = num_rows < 2 * kWarps ? 1 : num_rows < kManyRows ? few : RunPlan::kMostRows;
   int64_t& segment = plan.units.segment;
   segment = kUsual;
-  if (a.max_degree >= kVeryLong) segment = std::clamp(num_entries / kPieces / kWarp * kWarp, kLeast, kUsual);
+  if (a.max_degree > kUsual) segment = std::clamp(num_entries / kPieces / kWarp * kWarp, kLeast, kUsual);
   while (segment < num_entries && 2 * ((num_entries + segment - 1) / segment) * numbers * 4 > kSlotBytes) segment *= 2;
   const bool has_pieces = num_entries > segment && (longest < 0 || longest > segment);
   if (has_pieces) plan.units.segments = static_cast<unsigned>((num_entries + segment - 1) / segment);
@@ -307,9 +307,11 @@ __device__ __forceinline__ void for_runs(const Index& ptr, int64_t num_rows, int
     const unsigned segment = blockIdx.x * plan.warps + warp;
     if (segment >= plan.units.segments) return;
     const int64_t begin = segment * plan.units.segment, end = min(begin + plan.units.segment, num_entries);
-    const int64_t first = warp_find_row(ptr, num_rows, begin), second = warp_find_row(ptr, num_rows, end - 1);
+    int64_t ends[2];
+    warp_find_rows<2>(ptr, num_rows, {begin, end - 1}, ends);
+    const int64_t second = ends[1];
 #pragma unroll 1
-    for (int64_t row = first;; row = second) {
+    for (int64_t row = ends[0];; row = second) {
       const Range all = row_range(ptr, row, num_entries);
       if (all.size() > plan.units.segment) {
         const Range entries{max(all.begin, begin), min(all.end, end)};

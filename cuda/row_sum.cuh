@@ -140,6 +140,13 @@ class VectorSum {
   Fragment<W> sum_;
 };
 
+// Whether there are so many edges that tensor cores make up for the kernel that follows, in case sums are inexact.
+template <class S>
+bool has_tensor_sums(const Attention& a) {
+  constexpr int64_t kMany = 1 << 20;  // times heads
+  return tensor_rows<S>(a.head_dim) && a.num_edges * a.heads >= kMany;
+}
+
 // The same on tensor cores, for rows of kFeatures 16-bit features, 16 entries at a time.
 template <class S>
 class TensorSum {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cub/block/block_radix_sort.cuh>
 
 #include "device.h"
@@ -67,18 +68,25 @@ constexpr int warps_here(int warps) {
 #endif
 }
 
-// Pieces of 512 entries at least, then so that there are at least 16K of them, enough to fill any device; of few
-// entries, smaller ones, as then nothing hides the time that a warp takes for a row, but not so small that most rows
-// are cut. Slots, of which each has `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 8 MiB.
-// `longest`: entries of the longest row, if known.
-inline RowUnits plan_units(int64_t num_rows, int64_t num_entries, int64_t numbers, int64_t longest = -1) {
-  constexpr int64_t kFew = 1 << 18, kFewLeast = 32, kFewLong = 24, kLeast = 512, kPieces = 16384, kMost = 4096;
+// Pieces of 512 entries at least, then so that there are at least 16K of them, enough to fill any device. Of fewer
+// entries, and heads, where nothing hides the time that a warp takes for a long row, smaller ones, so that this time,
+// too, is the shorter, the fewer there are; but not where rows are of about equal lengths, most of which would be cut,
+// unless they are long and too few for a device. The longest of a graph's rows says that of its columns, too. Slots, of
+// which each has `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 32 MiB. `longest`:
+// entries of the longest row, if known.
+inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest = -1) {
+  constexpr int64_t kOneHead = 256, kLeast = kWarp, kUsual = 512, kPieces = 16384, kMost = 4096;
+  constexpr int64_t kEnoughRows = 512, kLongEntries = 256;
   constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
-  const bool are_few = num_entries <= kFew, are_long = num_rows > 0 && num_entries > kFewLong * num_rows;
-  const int64_t four_rows = are_long ? 4 * num_entries / num_rows : 0;
-  const int64_t least = are_few ? std::clamp(four_rows, kFewLeast, kLeast) : kLeast;
+  const int64_t num_entries = a.num_edges;
+  const bool is_uneven = a.max_degree > 8 * num_entries / std::max<int64_t>(a.num_dst, 1);
+  const double all_entries = static_cast<double>(num_entries * std::max<int64_t>(numbers / kOneHead, 1));
+  int64_t least = std::clamp(static_cast<int64_t>(std::sqrt(all_entries) / 5), kLeast, kUsual);
+  if (!is_uneven && (num_rows >= kEnoughRows || num_entries < kLongEntries * num_rows)) {
+    least = a.max_degree < 0 && num_rows > 0 ? std::clamp(4 * num_entries / num_rows, least, kUsual) : kUsual;
+  }
   int64_t segment = (std::clamp(num_entries / kPieces, least, kMost) + kWarp - 1) / kWarp * kWarp;
-  const int64_t bytes_allow = num_entries * numbers >> 20, entries_allow = 2 * numbers;
+  const int64_t bytes_allow = num_entries * numbers >> 22, entries_allow = 2 * numbers;
   const int64_t smallest = bytes_allow < entries_allow ? bytes_allow : entries_allow;
   if (segment < smallest) segment = smallest;
   const bool can_be_long = num_entries > segment && (longest < 0 || longest > segment);
@@ -228,8 +236,10 @@ __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, in
     const int64_t begin = unit * units.segment, end = min(begin + units.segment, num_entries);
     int64_t first, second;
     if (pieces) {
-      first = warp_find_row(ptr, num_rows, begin);
-      second = warp_find_row(ptr, num_rows, end - 1);
+      int64_t found[2];
+      warp_find_rows<2>(ptr, num_rows, {begin, end - 1}, found);
+      first = found[0];
+      second = found[1];
     } else {
       first = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
       if (units.order) first = units.order[first];

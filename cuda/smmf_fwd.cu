@@ -285,34 +285,30 @@ __global__ void __launch_bounds__(RowPlan::kThreads, 4)
   });
 }
 
-// Whether rows are long, and a warp takes one head at a time: not where heads lie side by side, unless tensor cores
-// take them.
-template <class S>
+// Whether rows are long.
 bool has_long_rows(const Attention& a) {
   constexpr int64_t kLong = 16;  // edges, on average
-  return a.num_edges >= kLong * a.num_dst && (tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0);
+  return a.num_edges >= kLong * a.num_dst;
 }
 
-// Additive scores of long rows: a lane makes a logit of two numbers, while the warp sums up the rows of values that it
-// gathers on tensor cores or a whole row at a time.
+// Additive scores of long rows, where heads do not lie side by side: a lane makes a logit of two numbers, while the
+// warp sums up the rows of values that it gathers on tensor cores or a whole row at a time.
 template <Score score, class S>
 bool goes_by_softmax_rows(const Attention& a) {
-  return score == Score::additive && has_long_rows<S>(a);
+  return score == Score::additive && has_long_rows(a) && log_heads_side_by_side<S>(a.heads) == 0;
 }
 
-// Cosine scores of long rows, of heads that a fragment holds.
+// Cosine scores of long rows, of heads that a fragment holds, likewise, or on tensor cores.
 template <Score score, class S>
 bool goes_by_cosine_rows(const Attention& a) {
-  return score == Score::cosine && a.head_dim <= S::kFeatures && has_long_rows<S>(a);
+  return score == Score::cosine && a.head_dim <= S::kFeatures && has_long_rows(a) &&
+         (tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0);
 }
 
-// Few edges, but not of so many heads that cosine scores are worth tensor cores.
-template <Score score, class S>
+// Few edges, in short rows.
+template <class S>
 bool goes_by_blocks(const Attention& a) {
-  constexpr int64_t kWorthTensorCores = 1 << 19;  // edges times heads
-  const bool on_tensor_cores = goes_by_cosine_rows<score, S>(a) && tensor_rows<S>(a.head_dim);
-  return !S::kLoop && is_few(a.num_edges, a.max_degree) &&
-         !(on_tensor_cores && a.num_edges * a.heads >= kWorthTensorCores);
+  return !S::kLoop && is_few(a.num_dst, a.num_edges, a.max_degree);
 }
 
 // The same of short rows and wide heads.
@@ -331,9 +327,9 @@ size_t smmf_fwd_workspace(const Attention& a) {
       return cudaSuccess;
     }
     const RowUnits units = plan_forward(a);
-    const bool may_be_inexact = goes_by_softmax_rows<score, S>(a) && tensor_rows<S>(a.head_dim);
+    const bool may_be_inexact = goes_by_softmax_rows<score, S>(a) && has_tensor_sums<S>(a);
     const bool needs_some = may_be_inexact || units.need_scratch(a.num_dst, a.num_edges);
-    if (needs_some && !goes_by_blocks<score, S>(a)) bytes = forward_scratch_bytes(a, units);
+    if (needs_some && !goes_by_blocks<S>(a)) bytes = forward_scratch_bytes(a, units);
     return cudaSuccess;
   });
   return bytes;
@@ -349,7 +345,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
       if (goes_by_runs<S>(a)) return launch_forward_runs<score, S>(a, outputs, workspace, stream);
     }
     if constexpr (!S::kLoop) {
-      if (goes_by_blocks<score, S>(a)) {
+      if (goes_by_blocks<S>(a)) {
         const RowPlan plan = plan_few_edges(a.num_dst, kWarp / lanes_of_heads<S>(a.heads));
         auto* kernel = a.head_dim == S::kFeatures ? forward_blocks_kernel<score, S, typename S::Exact>
                                                   : forward_blocks_kernel<score, S, S>;

@@ -91,7 +91,7 @@ cudaError_t launch_softmax_rows(const Attention& a, const typename S::A* logits,
   auto* kernel = by_vectors;
   decltype(by_vectors) exact = nullptr;
   if constexpr (kTensorRows<S>) {
-    if (tensor_rows<S>(a.head_dim)) {
+    if (has_tensor_sums<S>(a)) {
       kernel = softmax_rows_kernel<kStored, S, TensorSum<S>>;
       exact = by_vectors;
     }

@@ -52,30 +52,36 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 }
 
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
-// of 8 to 256). Forward, smmf gathers every row once with cosine scores (1.35 to 1.9 times as fast where rows are
-// long), and needs no logits with additive ones; for dot scores of wide heads pmf gathers K, then V, so that only one
-// of them competes for the L2 cache, and in half precision its heads of 64 and 128 go through tensor cores. pmf costs
-// launches, and memory for what it stores of edges and heads. Backward, what it stores saves smmf's second pass making
-// it again, as long as it stays near the cache; beyond, that pays where the rest is cheap: additive scores, tensor
-// cores, and heads of medium size; and for more than 128 features, which cost smmf's two passes most, but for float32's
-// dot products where memory is what counts. Where rows are long by rows_are_long(), pmf's passes gather the rows of one
-// matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like;
-// bfloat16's of 32 were slower). Narrow heads lie side by side in smmf's warps, and many short rows go to groups of
-// lanes, in smmf only; but a warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's
-// backward pass takes 0.7 to 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07 (H100).
-// Runs of short rows are smmf's, too, where edges are few, or of unequal lengths (run_geometry.h; Pubmed-like, float32,
-// with the forward pass 128 to 89 µs in CUDA graphs, Cora-like 34 to 29), but, in float32, where few rows have many
-// edges (6000 of 11: backward 34 instead of 37 µs by pmf, additive scores 20 instead of 27).
-constexpr int64_t kLongRow = 16, kLongUnequalRow = 8;  // edges, on average
+// of 8 to 256), and on random graphs and power laws of 10,000 to 4 million edges (H100, CUDA graphs; docs/kernels.md,
+// "Which method").
+//
+// Forward, smmf gathers every row once with cosine scores, and needs no logits with additive ones. For dot scores of
+// wide heads pmf gathers K, then V, so that only one of them competes for the caches: that pays where rows are very
+// long or of unequal lengths, or both do not fit into the L2 cache; of heads of medium size, in float32, where one
+// does. pmf costs launches, and memory for what it stores of edges and heads.
+//
+// Backward, what it stores saves smmf's second pass making it again, which pays wherever rows are not short: with
+// additive scores most, and in float32 as long as it stays near the cache; in 16 bits with cosine scores, and with dot
+// products of 128 features and more where rows are long. Where rows are very long, pmf's passes gather the rows of one
+// matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like).
+// Dot products of narrow heads are cheap to make again: they are smmf's, as far as they fit into the L2 cache, and
+// several narrow heads lie side by side in smmf's warps. Many short rows go to groups of lanes, in smmf only; but a
+// warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's backward pass takes 0.7 to
+// 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07. Runs of short rows are smmf's,
+// too, where edges are few, or of unequal lengths (run_geometry.h), but, in float32, where few rows have many edges,
+// and with additive scores, or cosine ones in 16 bits, where edges are many.
+constexpr int64_t kLongRow = 16, kRatherLongRow = 12, kLongUnequalRow = 8;         // edges, on average
+constexpr int64_t kLongRowOfHalfDots = 24, kVeryLongRow = 80, kManyTimesMean = 8;  // the longest, times the mean
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kRunRows = 1 << 13, kRunEdges = 1 << 15;  // so many of the first, or fewer of the second
+constexpr int64_t kManyRunEdges = 1 << 18;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
 constexpr int64_t kManyFeatures = 128;
-constexpr int64_t kWorthItsLaunches = 3 << 17;      // edges times heads,
-constexpr int64_t kFewInVeryLongRows = 1 << 17;     // or, forward, so many in very long rows
-constexpr int64_t kVeryLongRow = 48;                // edges, on average
+constexpr int64_t kWorthItsLaunches = 1 << 17;      // edges times heads, forward
+constexpr int64_t kManyEdges = 3 << 17;             // the same, backward
 constexpr int64_t kStoredBytes = int64_t{1} << 30;  // of logits, or of pairs of numbers (pmf_bwd), at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
+constexpr int64_t kHalfOfCache = 1 << 24, kCache = 1 << 26;  // bytes of a matrix of sources
 
 int64_t head_bytes(const Attention& attention) { return attention.head_dim() * attention.value.element_size(); }
 
@@ -86,12 +92,13 @@ bool goes_through_tensor_cores(const Attention& attention) {
 // What smmf's warps take several of at once.
 bool has_narrow_heads(const Attention& attention) {
   const int64_t bytes = head_bytes(attention);
-  return attention.heads() > 1 && bytes <= kNarrowHead && bytes % 16 == 0 && !goes_through_tensor_cores(attention);
+  return attention.heads() > 1 && bytes <= kNarrowHead && bytes % 16 == 0;
 }
 
 // What pmf's two gathers are worth.
 bool has_wide_heads(const Attention& attention) {
-  return head_bytes(attention) >= kWideHead || goes_through_tensor_cores(attention);
+  return head_bytes(attention) >= kWideHead ||
+         (attention.value.element_size() == 2 && attention.head_dim() == kManyFeatures);
 }
 
 // The heads that times were taken of: one of 33 to 128 features, one of more, and 1, 4 and 8 of 8, 16 and 32, in
@@ -194,7 +201,7 @@ bool are_edges_enough(const Attention& attention) {
 bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass, bool tile_pays) {
   const bool is_backward = pass == Pass::backward;
   if (!resident_can_run(call, attention, pass)) return false;
-  if (!is_backward && has_narrow_heads(attention)) return false;
+  if (!is_backward && has_narrow_heads(attention) && !goes_through_tensor_cores(attention)) return false;
   const bool are_dots_backward = is_backward && attention.score == Score::dot;
   if (!are_tiles_enough(attention, are_dots_backward ? kTilesOfDotsBackward : kTiles)) return false;
   if (!tile_pays) return is_backward || are_edges_enough(attention);
@@ -213,31 +220,67 @@ bool goes_by_runs(const Attention& attention) {
          cuda::runs_take_heads(attention.value.element_size(), attention.head_dim());
 }
 
+int64_t bytes_of_sources(const Attention& attention) {
+  return attention.num_src() * attention.heads() * head_bytes(attention);
+}
+
+// In float32, of rows so long that passes over them gather one matrix at a time.
+bool gathers_one_matrix(const Attention& attention) {
+  const int64_t bytes = head_bytes(attention);
+  const bool is_measured = attention.value.element_size() == 4 && attention.head_dim() % 4 == 0 &&
+                           bytes >= kNarrowHead && attention.head_dim() <= 2 * kManyFeatures;
+  const bool is_worth_it =
+      bytes > kNarrowHead || attention.score != Score::dot || bytes_of_sources(attention) > kHalfOfCache;
+  return is_measured && is_worth_it && cuda::rows_are_long(attention.num_dst(), attention.num_edges());
+}
+
+bool pmf_is_cheaper_forward(const Attention& attention) {
+  const int64_t rows = attention.num_dst(), edges = attention.num_edges();
+  if (attention.score != Score::dot || edges * attention.heads() < kWorthItsLaunches) return false;
+  if (gathers_one_matrix(attention)) return true;
+  if (edges < kLongRow * rows) return false;
+  const int64_t matrix = bytes_of_sources(attention);
+  if (has_wide_heads(attention)) {
+    const bool is_even =
+        attention.max_degree >= 0 && attention.max_degree <= kManyTimesMean * (edges / std::max<int64_t>(rows, 1));
+    return !is_even || edges >= kVeryLongRow * rows || matrix > kHalfOfCache;
+  }
+  const bool is_medium = attention.value.element_size() == 4 && head_bytes(attention) == kMediumHead;
+  return is_medium && matrix > kHalfOfCache && matrix <= kCache;
+}
+
+bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
+  const int64_t rows = attention.num_dst(), edges = attention.num_edges(), bytes = head_bytes(attention);
+  const bool is_dot = attention.score == Score::dot, is_additive = attention.score == Score::additive;
+  const bool is_half = attention.value.element_size() == 2, has_128 = attention.head_dim() == kManyFeatures;
+  const bool has_more = attention.head_dim() > kManyFeatures, are_equal = has_equal_rows(attention);
+  const bool are_many = edges * attention.heads() >= kManyEdges, are_long = edges >= kLongRow * rows;
+  const bool are_long_unequal = edges >= kLongUnequalRow * rows && !are_equal;
+  if (are_many && gathers_one_matrix(attention)) return true;
+  if (is_additive || (is_half && has_128 && attention.score == Score::cosine)) {
+    const bool are_rather_long = edges >= kRatherLongRow * rows && !are_equal;
+    if (are_long || are_rather_long || (are_long_unequal && edges >= kManyRunEdges)) return true;
+  }
+  if (has_more && are_many && (is_additive || (is_dot && (is_half || is_near_cache)))) return true;
+  if (is_half) {
+    if (!is_dot) return goes_through_tensor_cores(attention) && are_long && are_many;
+    return are_long && (has_more || (has_128 && (are_many || edges >= kLongRowOfHalfDots * rows)));
+  }
+  if (is_dot && bytes <= kNarrowHead && bytes_of_sources(attention) <= kHalfOfCache) return false;
+  const bool is_medium = attention.value.element_size() == 4 && bytes >= kNarrowHead && bytes <= kMediumHead;
+  if (is_dot && is_medium && are_many && are_long) return true;
+  const bool by_runs = goes_by_runs(attention);
+  const bool are_short = rows >= kManyRows && !are_long && !are_long_unequal;
+  return is_near_cache && !are_short && !by_runs;
+}
+
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   if (attention.score == Score::additive_v2 || has_narrow_heads(attention)) return false;
-  const int64_t bytes = attention.value.element_size();
-  const bool on_tensor_cores = goes_through_tensor_cores(attention), is_dot = attention.score == Score::dot;
-  const int64_t rows = attention.num_dst(), edges = attention.num_edges(), edge_heads = edges * attention.heads();
-  const bool is_forward = pass == Pass::forward, are_very_long = is_forward && edges >= kVeryLongRow * rows;
-  const int64_t stored = edge_heads * (bytes == 8 ? 8 : 4) * (is_forward ? 1 : 2);
-  const int64_t worth = are_very_long ? kFewInVeryLongRows : kWorthItsLaunches;
-  const bool is_possible = edge_heads >= worth && stored <= kStoredBytes;
-  const bool long_rows = is_possible && edges >= kLongRow * rows, is_near = stored <= kStoredBytesNearCache;
-  const bool is_additive = attention.score == Score::additive;
-  const bool is_measured = bytes == 4 && attention.head_dim() % 4 == 0 && head_bytes(attention) >= kNarrowHead &&
-                           attention.head_dim() <= 2 * kManyFeatures;
-  const bool one_matrix_at_a_time = is_possible && is_measured && cuda::rows_are_long(rows, edges);
-  if (is_forward) return is_dot && (one_matrix_at_a_time || (long_rows && has_wide_heads(attention)));
-  if (one_matrix_at_a_time) return true;
-  const bool many_features = is_possible && attention.head_dim() > kManyFeatures;
-  if (many_features && (is_additive || (is_dot && (bytes == 2 || is_near)))) return true;
-  const bool is_medium = bytes == 4 && head_bytes(attention) >= kNarrowHead && head_bytes(attention) <= kMediumHead;
-  if (long_rows && (on_tensor_cores || is_additive || (is_dot && is_medium))) return true;
-  const bool by_runs = goes_by_runs(attention);
-  const bool long_unequal = edges >= kLongUnequalRow * rows && !has_equal_rows(attention) && !by_runs;
-  if (is_possible && long_unequal && is_additive) return true;
-  const bool short_rows = rows >= kManyRows && edges < kLongRow * rows && !long_unequal;
-  return is_near && bytes != 2 && !short_rows && !by_runs;
+  const int64_t numbers = attention.num_edges() * attention.heads() * (pass == Pass::forward ? 1 : 2);
+  const int64_t stored = numbers * (attention.value.element_size() == 8 ? 8 : 4);
+  if (stored > kStoredBytes) return false;
+  if (pass == Pass::forward) return pmf_is_cheaper_forward(attention);
+  return pmf_is_cheaper_backward(attention, stored <= kStoredBytesNearCache);
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {

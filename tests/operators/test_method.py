@@ -119,6 +119,10 @@ def test_super_nodes_of_narrow_heads(log):
     assert log(12288, "float32", "dot", "auto", head_dim=64).startswith("dfgnn: method=smmf: ")
 
 
+# So many sources that their rows of 512 bytes take more than half of the L2 cache; of 256 bytes.
+BEYOND_CACHE, BEYOND_CACHE_256 = (1 << 15) + 1, (1 << 16) + 1
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
@@ -127,19 +131,31 @@ def test_super_nodes_of_narrow_heads(log):
         ({"score": "cosine"}, "smmf"),  # which gathers once what is source and value
         ({"score": "cosine", "dtype": "bfloat16", "head_dim": 64}, "smmf"),
         ({"score": "additive", "dtype": "bfloat16", "head_dim": 64}, "smmf"),
-        ({"dtype": "bfloat16", "head_dim": 64}, "pmf"),  # on tensor cores
+        ({"dtype": "bfloat16"}, "pmf"),
+        ({"dtype": "bfloat16", "head_dim": 64}, "smmf"),
         ({"score": "additive"}, "smmf"),
         ({"score": "additive_v2"}, "smmf"),
         ({"heads": 8}, "pmf"),
         ({"head_dim": 64}, "pmf"),
         ({"head_dim": 64, "num_rows": 1 << 14}, "smmf"),  # 32 edges a row
+        ({"head_dim": 64, "num_rows": 1 << 14, "num_src": BEYOND_CACHE_256}, "pmf"),
+        ({"head_dim": 64, "num_rows": 1 << 14, "num_src": BEYOND_CACHE_256 - 1}, "smmf"),
+        ({"head_dim": 64, "num_rows": 1 << 14, "num_src": 4 * BEYOND_CACHE_256}, "smmf"),
         ({"heads": 8, "head_dim": 32}, "smmf"),
-        ({"head_dim": 32}, "pmf"),
+        ({"heads": 8, "head_dim": 64, "dtype": "float16"}, "smmf"),
+        ({"head_dim": 32}, "smmf"),
+        ({"head_dim": 32, "num_src": 2 * BEYOND_CACHE_256}, "pmf"),
         ({"head_dim": 28}, "smmf"),
-        ({"num_edges": 3 << 17, "num_rows": 1 << 13}, "pmf"),
-        ({"num_edges": (3 << 17) - 1, "num_rows": 1 << 13}, "smmf"),  # not worth pmf's launches
-        ({"num_edges": 1 << 17}, "pmf"),  # in very long rows
-        ({"num_edges": (1 << 17) - 1}, "smmf"),
+        ({"num_edges": 1 << 17}, "pmf"),
+        ({"num_edges": (1 << 17) - 1}, "smmf"),  # not worth pmf's launches
+        ({"num_rows": 1 << 14}, "smmf"),  # rows of 32, of about equal lengths
+        ({"num_rows": 1 << 14, "max_degree": 256}, "smmf"),
+        ({"num_rows": 1 << 14, "max_degree": 257}, "pmf"),
+        ({"num_rows": 1 << 14, "max_degree": -1}, "pmf"),
+        ({"num_rows": 1 << 14, "num_src": BEYOND_CACHE}, "pmf"),
+        ({"num_rows": 1 << 14, "num_src": BEYOND_CACHE - 1}, "smmf"),
+        ({"num_rows": 1 << 13, "num_edges": 80 << 13, "dtype": "bfloat16"}, "pmf"),
+        ({"num_rows": 1 << 13, "num_edges": (80 << 13) - 1, "dtype": "bfloat16"}, "smmf"),
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
     ],
 )
@@ -151,7 +167,7 @@ def test_long_rows(log, other, expected):
 
 LONG = {"num_edges": 1 << 20, "num_rows": 1 << 15}  # 32 edges a row, where 64 are very long
 MANY = {"num_edges": 8 << 16, "num_rows": 1 << 16, "num_src": 1 << 16, "max_degree": 47}
-HALF = {"dtype": "bfloat16", "head_dim": 64, "num_edges": 1 << 19}
+HALF = {"dtype": "bfloat16", "head_dim": 128, "num_edges": 24 << 10, "num_rows": 1 << 10}
 RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "num_src": 1 << 13, "head_dim": 128}
 UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges": 33 << 13}
 
@@ -187,7 +203,7 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (RUNS | {"num_edges": (1 << 15) - 1, "num_rows": 8191}, "smmf"),
         (RUNS | {"num_edges": 1 << 16, "num_src": 8191}, "pmf"),
         (RUNS | {"num_edges": 12 << 13}, "pmf"),
-        (RUNS | {"head_dim": 32}, "pmf"),
+        (RUNS | {"head_dim": 34}, "pmf"),
         (RUNS | {"head_dim": 260}, "pmf"),
         (RUNS | {"dtype": "float64"}, "pmf"),
         (UNEQUAL | {"max_degree": 66}, "smmf"),  # more edges, in rows of unequal lengths
@@ -196,17 +212,39 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (UNEQUAL | {"max_degree": -1}, "pmf"),
         (UNEQUAL | {"num_edges": (48 << 13) - 1}, "smmf"),
         (UNEQUAL | {"num_edges": 48 << 13}, "pmf"),  # 16 edges a row
-        (HALF, "pmf"),  # on tensor cores
-        (HALF | {"head_dim": 256}, "pmf"),  # many features
+        ({"head_dim": 32}, "smmf"),  # dot products of narrow heads
+        ({"head_dim": 32, "num_src": (1 << 17) + 1}, "pmf"),  # of more bytes than half the cache
+        ({"head_dim": 32, "score": "additive"}, "pmf"),
+        ({"score": "additive", "num_edges": 12 << 10, "num_rows": 1 << 10}, "pmf"),
+        (HALF, "pmf"),
+        (HALF | {"num_edges": (24 << 10) - 1}, "smmf"),
+        (HALF | {"num_edges": 16 << 10, "head_dim": 256}, "pmf"),  # many features
+        (HALF | {"num_edges": (16 << 10) - 1, "head_dim": 256}, "smmf"),
+        (HALF | {"num_edges": 3 << 17, "num_rows": 3 << 13}, "pmf"),  # 16 edges a row, but many
+        (HALF | {"num_edges": (3 << 17) - 1, "num_rows": 3 << 13}, "smmf"),
+        (HALF | {"head_dim": 64}, "smmf"),
+        (HALF | {"head_dim": 64, "num_edges": 1 << 19}, "smmf"),
+        (HALF | {"head_dim": 64, "num_edges": 1 << 19, "score": "cosine"}, "pmf"),
+        (HALF | {"head_dim": 64, "num_edges": 1 << 19, "score": "cosine", "heads": 2}, "smmf"),
+        (HALF | {"head_dim": 64, "score": "cosine"}, "smmf"),
+        (HALF | {"head_dim": 64, "score": "additive"}, "pmf"),
+        (HALF | {"num_edges": 12 << 10, "score": "additive"}, "pmf"),
+        (HALF | {"num_edges": (12 << 10) - 1, "score": "additive"}, "smmf"),
+        (HALF | {"num_edges": 12 << 10, "score": "additive", "max_degree": 15}, "smmf"),  # equal
+        (HALF | {"num_edges": 12 << 10, "score": "cosine"}, "pmf"),
+        (UNEQUAL | {"max_degree": 66, "score": "additive"}, "pmf"),  # by runs, but many edges
+        (UNEQUAL | {"max_degree": 66, "score": "cosine", "dtype": "bfloat16"}, "pmf"),
+        (UNEQUAL | {"max_degree": 66, "score": "additive", "num_edges": 1 << 18}, "pmf"),
+        (UNEQUAL | {"max_degree": 66, "score": "additive", "num_edges": (1 << 18) - 1}, "smmf"),
         ({"num_edges": 9 << 20, "head_dim": 256, "score": "additive"}, "pmf"),
         ({"num_edges": 9 << 20, "num_rows": 1 << 18, "head_dim": 256}, "smmf"),  # 72 MiB, too
         (HALF | {"head_dim": 32}, "smmf"),
-        (HALF | {"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
+        (HALF | {"num_rows": 3 << 10}, "smmf"),  # 8 edges a row
     ],
 )
 def test_backward(log, other, expected):
     arguments = {"dtype": "float32", "score": "dot", "max_degree": 100, "backward": True}
-    found = log(method="auto", **arguments | other)
+    found = log(method="auto", **arguments | {"head_dim": 33} | other)
     assert found.startswith(f"dfgnn: method={expected}: ")
 
 

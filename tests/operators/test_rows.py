@@ -27,6 +27,18 @@ METHODS_AND_SCORES = (
     ("smmf_fwd", "cosine"),
 )
 
+# What takes sums of 16-bit rows, by how many edges and heads there are (has_tensor_sums).
+BY = pytest.mark.parametrize("by", ["vectors", "tensor_cores"])
+
+
+def heads_by(by: str, graph: Csr) -> int:
+    """Two heads, or so many that tensor cores take the sums."""
+    if by == "vectors":
+        return 2
+    if graph.col.device.type == "cpu":
+        pytest.skip("no tensor cores")
+    return -(-(1 << 20) // graph.num_edges)
+
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (3, 64), (2, 96)])
@@ -39,11 +51,23 @@ def test_half_precision(method, score, name, heads, head_dim, dtype, device):
     check_backward(method, score, graph, operands)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+def test_many_sums(method, score, head_dim, dtype, cuda):
+    graph = graphs.make("degrees_around_tiles", cuda)
+    heads = heads_by("tensor_cores", graph)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
+    check_forward(method, score, graph, operands)
+    check_backward(method, score, graph, operands)
+
+
+@BY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
-def test_dropout_on_tensor_cores(method, score, dtype, device):
+def test_dropout_of_long_rows(method, score, dtype, by, device):
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, 2, 64, dtype)
+    operands = make_operands(score, graph, heads_by(by, graph), 64, dtype)
     seed = torch.tensor([5], device=device)
     check_forward(method, score, graph, operands, dropout_p=0.3, seed=seed)
     check_backward(method, score, graph, operands, dropout_p=0.3, seed=seed)
@@ -103,12 +127,13 @@ def test_long_rows_with_wide_indices(method, score, dtype, device):
     check_both(method, score, graph, 2, 64, dtype)
 
 
+@BY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
-def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, device):
+def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, by, device):
     """Neither one alone, nor a row's first batch, nor all that a row has."""
     graph = rows_of_70(device)
-    operands = make_operands(score, graph, 2, 64, dtype, edge_terms=True)
+    operands = make_operands(score, graph, heads_by(by, graph), 64, dtype, edge_terms=True)
     is_edge = torch.ones(graph.num_edges, dtype=torch.bool, device=device)
     is_edge[0] = is_edge[70:110] = is_edge[140:210] = False
     rest = {k: t[is_edge] if len(t) == len(is_edge) else t for k, t in operands.items()}
@@ -124,12 +149,12 @@ def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, device):
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 100), (2, 128), (1, 512)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_that_are_whole(method, score, heads, head_dim, dtype, cuda):
-    """Of so many edges that pieces are of 512: rows of 100 are several batches of a warp."""
+    """In pieces of 128: rows of 100 are several batches of a warp."""
     graph = graphs.from_degrees([100] * 2700 + [0, 1, 33, 2100], 2000).to(cuda)
     check_both(method, score, graph, heads, head_dim, dtype)
 
 
-# Rows that begin and end where pieces of 512 edges do, or next to that; and one of 150 pieces.
+# Rows that begin and end where pieces of 128 edges do, or next to that; and one of 600 pieces.
 PIECES = [512, 1024, 511, 1, 513, 511, 1025, 0, 1023, 1, 512, 513, 2, 76_800, 0, 1024]
 
 
@@ -147,19 +172,20 @@ def test_pieces(method, score, heads, head_dim, cuda):
 @pytest.mark.parametrize("rows", [long_rows, very_long_rows])
 def test_same_bits_whoever_takes_a_unit(rows, method, dtype, cuda):
     graph = rows(cuda)
-    operands = make_operands("dot", graph, 2, 64, dtype)
+    operands = make_operands("dot", graph, 3, 64, dtype)
     expected = results(method, "dot", graph, operands)
     for _ in range(5):
         assert_same_bits(results(method, "dot", graph, operands), expected)
 
 
+@BY
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
 @pytest.mark.parametrize(("method", "score"), [("pmf_fwd", "dot"), ("smmf_fwd", "additive")])
-def test_values_that_are_not_finite(method, score, value, dtype, device):
+def test_values_that_are_not_finite(method, score, value, dtype, by, device):
     """They stay where they are: in the rows that have such a source, and there in its feature."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, 2, 64, dtype)
+    operands = make_operands(score, graph, heads_by(by, graph), 128, dtype)
     operands["v"][3, 0, 5] = operands["v"][7, 1, 63] = value
     out, _ = run(method, score, graph, operands)
     expected, _ = reference.attention(score, graph, operands)
@@ -167,12 +193,13 @@ def test_values_that_are_not_finite(method, score, value, dtype, device):
     assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
 
 
+@BY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
-def test_nodes_out_of_range(method, score, dtype, device):
+def test_nodes_out_of_range(method, score, dtype, by, device):
     """They make NaNs of their rows, and of nothing else."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, 2, 64, dtype)
+    operands = make_operands(score, graph, heads_by(by, graph), 64, dtype)
     expected, _ = run(method, score, graph, operands)
     col = graph.col.clone()
     bad = torch.tensor([5, graph.num_edges - 1], device=device)
@@ -186,12 +213,13 @@ def test_nodes_out_of_range(method, score, dtype, device):
     assert_near(out[~is_bad], expected[~is_bad], tolerance, "out")
 
 
+@BY
 @pytest.mark.parametrize("name", ["hub", "super_node"])
 @pytest.mark.parametrize("size", [1e-3, 1, 3e3])
-def test_gradients_of_any_size_in_float16(size, name, device):
+def test_gradients_of_any_size_in_float16(size, name, by, device):
     """Gradients of logits over 255 pass the range that weights have on tensor cores."""
     graph = graphs.make(name, device)
-    operands = make_operands("dot", graph, 1, 64, torch.float16)
+    operands = make_operands("dot", graph, heads_by(by, graph), 64, torch.float16)
     operands["k"] /= 64  # small gradients of q beside large ones of logits
     leaves = {k: t.requires_grad_() for k, t in operands.items()}
     out, _ = run("pmf_fwd", "dot", graph, leaves)
