@@ -1,4 +1,8 @@
+import fcntl
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 # torch's caches of compiled graphs do not know when an operator's schema has changed.
 os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"
@@ -51,6 +55,16 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[pytest.param("cuda", marks=needs_cuda)])
 def cuda(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """For tests that take much of a GPU's memory: one at a time, whatever the number of workers,
+    and none of it kept."""
+    with open(Path(tempfile.gettempdir()) / "pyg_dfgnn_test_alone.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        torch.cuda.empty_cache()
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Rows by a warp each on CUDA (cuda/row_units.cuh): long ones in pieces, units from a counter,
 16-bit rows on tensor cores and what these cannot say. On the CPU the same by the CPU's kernel."""
 
+from collections.abc import Callable
+
 import graphs
 import pytest
 import reference
@@ -27,17 +29,27 @@ METHODS_AND_SCORES = (
     ("smmf_fwd", "cosine"),
 )
 
-# What takes sums of 16-bit rows, by how many edges and heads there are (has_tensor_sums).
-BY = pytest.mark.parametrize("by", ["vectors", "tensor_cores"])
 
-
-def heads_by(by: str, graph: Csr) -> int:
-    """Two heads, or so many that tensor cores take the sums."""
-    if by == "vectors":
-        return 2
-    if graph.col.device.type == "cpu":
-        pytest.skip("no tensor cores")
+def many_heads(graph: Csr) -> int:
+    """So many that tensor cores take sums of 16-bit rows (has_tensor_sums)."""
     return -(-(1 << 20) // graph.num_edges)
+
+
+@pytest.fixture(params=["vectors", "tensor_cores"])
+def heads_by(request, device) -> Callable[[Csr, torch.dtype], int]:
+    """How many heads there are, by what is to take sums of rows."""
+    if request.param == "vectors":
+        return lambda graph, dtype: 2
+    if device == "cpu":
+        pytest.skip("no tensor cores")
+    request.getfixturevalue("alone")  # the reference takes gigabytes
+
+    def heads(graph: Csr, dtype: torch.dtype) -> int:
+        if dtype not in HALVES:
+            pytest.skip("no tensor cores")
+        return many_heads(graph)
+
+    return heads
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -51,23 +63,20 @@ def test_half_precision(method, score, name, heads, head_dim, dtype, device):
     check_backward(method, score, graph, operands)
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("head_dim", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
-def test_many_sums(method, score, head_dim, dtype, cuda):
+def test_many_sums(method, score, head_dim, dtype, cuda, alone):
     graph = graphs.make("degrees_around_tiles", cuda)
-    heads = heads_by("tensor_cores", graph)
-    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
+    operands = make_operands(score, graph, many_heads(graph), head_dim, dtype, edge_terms=True)
     check_forward(method, score, graph, operands)
     check_backward(method, score, graph, operands)
 
 
-@BY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
-def test_dropout_of_long_rows(method, score, dtype, by, device):
+def test_dropout_of_long_rows(method, score, dtype, heads_by, device):
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, heads_by(by, graph), 64, dtype)
+    operands = make_operands(score, graph, heads_by(graph, dtype), 64, dtype)
     seed = torch.tensor([5], device=device)
     check_forward(method, score, graph, operands, dropout_p=0.3, seed=seed)
     check_backward(method, score, graph, operands, dropout_p=0.3, seed=seed)
@@ -127,13 +136,12 @@ def test_long_rows_with_wide_indices(method, score, dtype, device):
     check_both(method, score, graph, 2, 64, dtype)
 
 
-@BY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
-def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, by, device):
+def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, heads_by, device):
     """Neither one alone, nor a row's first batch, nor all that a row has."""
     graph = rows_of_70(device)
-    operands = make_operands(score, graph, heads_by(by, graph), 64, dtype, edge_terms=True)
+    operands = make_operands(score, graph, heads_by(graph, dtype), 64, dtype, edge_terms=True)
     is_edge = torch.ones(graph.num_edges, dtype=torch.bool, device=device)
     is_edge[0] = is_edge[70:110] = is_edge[140:210] = False
     rest = {k: t[is_edge] if len(t) == len(is_edge) else t for k, t in operands.items()}
@@ -178,14 +186,13 @@ def test_same_bits_whoever_takes_a_unit(rows, method, dtype, cuda):
         assert_same_bits(results(method, "dot", graph, operands), expected)
 
 
-@BY
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
 @pytest.mark.parametrize(("method", "score"), [("pmf_fwd", "dot"), ("smmf_fwd", "additive")])
-def test_values_that_are_not_finite(method, score, value, dtype, by, device):
+def test_values_that_are_not_finite(method, score, value, dtype, heads_by, device):
     """They stay where they are: in the rows that have such a source, and there in its feature."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, heads_by(by, graph), 128, dtype)
+    operands = make_operands(score, graph, heads_by(graph, dtype), 128, dtype)
     operands["v"][3, 0, 5] = operands["v"][7, 1, 63] = value
     out, _ = run(method, score, graph, operands)
     expected, _ = reference.attention(score, graph, operands)
@@ -193,13 +200,12 @@ def test_values_that_are_not_finite(method, score, value, dtype, by, device):
     assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
 
 
-@BY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
-def test_nodes_out_of_range(method, score, dtype, by, device):
+def test_nodes_out_of_range(method, score, dtype, heads_by, device):
     """They make NaNs of their rows, and of nothing else."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, heads_by(by, graph), 64, dtype)
+    operands = make_operands(score, graph, heads_by(graph, dtype), 64, dtype)
     expected, _ = run(method, score, graph, operands)
     col = graph.col.clone()
     bad = torch.tensor([5, graph.num_edges - 1], device=device)
@@ -213,13 +219,12 @@ def test_nodes_out_of_range(method, score, dtype, by, device):
     assert_near(out[~is_bad], expected[~is_bad], tolerance, "out")
 
 
-@BY
 @pytest.mark.parametrize("name", ["hub", "super_node"])
 @pytest.mark.parametrize("size", [1e-3, 1, 3e3])
-def test_gradients_of_any_size_in_float16(size, name, by, device):
+def test_gradients_of_any_size_in_float16(size, name, heads_by, device):
     """Gradients of logits over 255 pass the range that weights have on tensor cores."""
     graph = graphs.make(name, device)
-    operands = make_operands("dot", graph, heads_by(by, graph), 64, torch.float16)
+    operands = make_operands("dot", graph, heads_by(graph, torch.float16), 64, torch.float16)
     operands["k"] /= 64  # small gradients of q beside large ones of logits
     leaves = {k: t.requires_grad_() for k, t in operands.items()}
     out, _ = run("pmf_fwd", "dot", graph, leaves)
