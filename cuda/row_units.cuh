@@ -68,23 +68,27 @@ constexpr int warps_here(int warps) {
 #endif
 }
 
-// Pieces of 512 entries at least, then so that there are at least 16K of them, enough to fill any device. Of fewer
-// entries, and heads, where nothing hides the time that a warp takes for a long row, smaller ones, so that this time,
-// too, is the shorter, the fewer there are; but not where rows are of about equal lengths, most of which would be cut,
-// unless they are long and too few for a device. The longest of a graph's rows says that of its columns, too. Slots, of
-// which each has `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 32 MiB. `longest`:
-// entries of the longest row, if known.
-inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest = -1) {
-  constexpr int64_t kOneHead = 256, kLeast = kWarp, kUsual = 512, kPieces = 16384, kMost = 4096;
-  constexpr int64_t kEnoughRows = 512, kLongEntries = 256;
-  constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
+// How many entries a piece has at least. Where these are few, times heads, nothing hides the time that a warp takes for
+// a long row, so pieces are smaller, and their time is the shorter, the fewer entries there are; but not where rows are
+// of about equal lengths, most of which would be cut, unless they are long and too few for a device. The longest of a
+// graph's rows says that of its columns, too.
+inline int64_t least_piece(const Attention& a, int64_t num_rows, int64_t numbers) {
+  constexpr int64_t kOneHead = 256, kLeast = kWarp, kUsual = 512, kEnoughRows = 512, kLongRow = 256;
   const int64_t num_entries = a.num_edges;
+  const auto of_heads = static_cast<double>(num_entries * std::max<int64_t>(numbers / kOneHead, 1));
+  const int64_t least = std::clamp(static_cast<int64_t>(std::sqrt(of_heads) / 5), kLeast, kUsual);
   const bool is_uneven = a.max_degree > 8 * num_entries / std::max<int64_t>(a.num_dst, 1);
-  const double all_entries = static_cast<double>(num_entries * std::max<int64_t>(numbers / kOneHead, 1));
-  int64_t least = std::clamp(static_cast<int64_t>(std::sqrt(all_entries) / 5), kLeast, kUsual);
-  if (!is_uneven && (num_rows >= kEnoughRows || num_entries < kLongEntries * num_rows)) {
-    least = a.max_degree < 0 && num_rows > 0 ? std::clamp(4 * num_entries / num_rows, least, kUsual) : kUsual;
-  }
+  if (is_uneven || (num_rows < kEnoughRows && num_entries >= kLongRow * num_rows)) return least;
+  return a.max_degree < 0 ? std::clamp(4 * num_entries / num_rows, least, kUsual) : kUsual;
+}
+
+// Pieces of no fewer entries, then so that there are at least 16K of them, enough to fill any device. Slots, of which
+// each has `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 32 MiB. `longest`: entries of
+// the longest row, if known.
+inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest = -1) {
+  constexpr int64_t kPieces = 16384, kMost = 4096;
+  constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
+  const int64_t num_entries = a.num_edges, least = least_piece(a, num_rows, numbers);
   int64_t segment = (std::clamp(num_entries / kPieces, least, kMost) + kWarp - 1) / kWarp * kWarp;
   const int64_t bytes_allow = num_entries * numbers >> 22, entries_allow = 2 * numbers;
   const int64_t smallest = bytes_allow < entries_allow ? bytes_allow : entries_allow;
