@@ -81,7 +81,7 @@ constexpr int64_t kWorthItsLaunches = 1 << 17;      // edges times heads, forwar
 constexpr int64_t kManyEdges = 3 << 17;             // the same, backward
 constexpr int64_t kStoredBytes = int64_t{1} << 30;  // of logits, or of pairs of numbers (pmf_bwd), at the most
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
-constexpr int64_t kHalfOfCache = 1 << 24, kCache = 1 << 26;  // bytes of a matrix of sources
+constexpr int64_t kCompete = 1 << 24, kFitsAlone = 1 << 26;  // bytes of K, and of V, in the L2 cache
 
 int64_t head_bytes(const Attention& attention) { return attention.head_dim() * attention.value.element_size(); }
 
@@ -230,7 +230,7 @@ bool gathers_one_matrix(const Attention& attention) {
   const bool is_measured = attention.value.element_size() == 4 && attention.head_dim() % 4 == 0 &&
                            bytes >= kNarrowHead && attention.head_dim() <= 2 * kManyFeatures;
   const bool is_worth_it =
-      bytes > kNarrowHead || attention.score != Score::dot || bytes_of_sources(attention) > kHalfOfCache;
+      bytes > kNarrowHead || attention.score != Score::dot || bytes_of_sources(attention) > kCompete;
   return is_measured && is_worth_it && cuda::rows_are_long(attention.num_dst(), attention.num_edges());
 }
 
@@ -242,11 +242,11 @@ bool pmf_is_cheaper_forward(const Attention& attention) {
   const int64_t matrix = bytes_of_sources(attention);
   if (has_wide_heads(attention)) {
     const bool is_even =
-        attention.max_degree >= 0 && attention.max_degree <= kManyTimesMean * (edges / std::max<int64_t>(rows, 1));
-    return !is_even || edges >= kVeryLongRow * rows || matrix > kHalfOfCache;
+        attention.max_degree >= 0 && attention.max_degree <= kManyTimesMean * edges / std::max<int64_t>(rows, 1);
+    return !is_even || edges >= kVeryLongRow * rows || matrix > kCompete;
   }
   const bool is_medium = attention.value.element_size() == 4 && head_bytes(attention) == kMediumHead;
-  return is_medium && matrix > kHalfOfCache && matrix <= kCache;
+  return is_medium && matrix > kCompete && matrix <= kFitsAlone;
 }
 
 bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
@@ -263,10 +263,10 @@ bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
   }
   if (has_more && are_many && (is_additive || (is_dot && (is_half || is_near_cache)))) return true;
   if (is_half) {
-    if (!is_dot) return goes_through_tensor_cores(attention) && are_long && are_many;
-    return are_long && (has_more || (has_128 && (are_many || edges >= kLongRowOfHalfDots * rows)));
+    if (is_dot) return are_long && (has_more || (has_128 && (are_many || edges >= kLongRowOfHalfDots * rows)));
+    return goes_through_tensor_cores(attention) && are_long && are_many;  // one head of 64, cosine scores
   }
-  if (is_dot && bytes <= kNarrowHead && bytes_of_sources(attention) <= kHalfOfCache) return false;
+  if (is_dot && bytes <= kNarrowHead && bytes_of_sources(attention) <= kCompete) return false;
   const bool is_medium = attention.value.element_size() == 4 && bytes >= kNarrowHead && bytes <= kMediumHead;
   if (is_dot && is_medium && are_many && are_long) return true;
   const bool by_runs = goes_by_runs(attention);

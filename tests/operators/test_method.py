@@ -151,6 +151,8 @@ BEYOND_CACHE, BEYOND_CACHE_256 = (1 << 15) + 1, (1 << 16) + 1
         ({"num_rows": 1 << 14}, "smmf"),  # rows of 32, of about equal lengths
         ({"num_rows": 1 << 14, "max_degree": 256}, "smmf"),
         ({"num_rows": 1 << 14, "max_degree": 257}, "pmf"),
+        ({"num_rows": 1 << 14, "num_edges": 33 << 13, "max_degree": 132}, "smmf"),
+        ({"num_rows": 1 << 14, "num_edges": 33 << 13, "max_degree": 133}, "pmf"),
         ({"num_rows": 1 << 14, "max_degree": -1}, "pmf"),
         ({"num_rows": 1 << 14, "num_src": BEYOND_CACHE}, "pmf"),
         ({"num_rows": 1 << 14, "num_src": BEYOND_CACHE - 1}, "smmf"),
@@ -213,9 +215,9 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (UNEQUAL | {"num_edges": (48 << 13) - 1}, "smmf"),
         (UNEQUAL | {"num_edges": 48 << 13}, "pmf"),  # 16 edges a row
         ({"head_dim": 32}, "smmf"),  # dot products of narrow heads
+        ({"head_dim": 32, "num_src": 1 << 17}, "smmf"),
         ({"head_dim": 32, "num_src": (1 << 17) + 1}, "pmf"),  # of more bytes than half the cache
         ({"head_dim": 32, "score": "additive"}, "pmf"),
-        ({"score": "additive", "num_edges": 12 << 10, "num_rows": 1 << 10}, "pmf"),
         (HALF, "pmf"),
         (HALF | {"num_edges": (24 << 10) - 1}, "smmf"),
         (HALF | {"num_edges": 16 << 10, "head_dim": 256}, "pmf"),  # many features

@@ -36,18 +36,19 @@ def many_heads(graph: Csr) -> int:
 
 
 @pytest.fixture(params=["vectors", "tensor_cores"])
-def heads_by(request, device) -> Callable[[Csr, torch.dtype], int]:
-    """How many heads there are, by what is to take sums of rows."""
+def heads_by(request, device) -> Callable[[Csr, torch.dtype], tuple[int, int]]:
+    """How many heads of how many features there are, by what is to take sums of rows: heads of 64
+    lie side by side in smmf."""
     if request.param == "vectors":
-        return lambda graph, dtype: 2
+        return lambda graph, dtype: (2, 64)
     if device == "cpu":
         pytest.skip("no tensor cores")
     request.getfixturevalue("alone")  # the reference takes gigabytes
 
-    def heads(graph: Csr, dtype: torch.dtype) -> int:
+    def heads(graph: Csr, dtype: torch.dtype) -> tuple[int, int]:
         if dtype not in HALVES:
             pytest.skip("no tensor cores")
-        return many_heads(graph)
+        return many_heads(graph), 128
 
     return heads
 
@@ -63,8 +64,11 @@ def test_half_precision(method, score, name, heads, head_dim, dtype, device):
     check_backward(method, score, graph, operands)
 
 
-@pytest.mark.parametrize(("head_dim", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
-@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"),
+    [(64, torch.float16), (128, torch.float16), (128, torch.bfloat16)],
+)
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES[:-1])  # one sums up no weights
 def test_many_sums(method, score, head_dim, dtype, cuda, alone):
     graph = graphs.make("degrees_around_tiles", cuda)
     operands = make_operands(score, graph, many_heads(graph), head_dim, dtype, edge_terms=True)
@@ -76,7 +80,7 @@ def test_many_sums(method, score, head_dim, dtype, cuda, alone):
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_dropout_of_long_rows(method, score, dtype, heads_by, device):
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, heads_by(graph, dtype), 64, dtype)
+    operands = make_operands(score, graph, *heads_by(graph, dtype), dtype)
     seed = torch.tensor([5], device=device)
     check_forward(method, score, graph, operands, dropout_p=0.3, seed=seed)
     check_backward(method, score, graph, operands, dropout_p=0.3, seed=seed)
@@ -112,13 +116,19 @@ def rows_of_70(device: str, index: torch.dtype = torch.int32) -> graphs.Csr:
 
 
 def check_both(
-    method: str, score: str, graph: Csr, heads: int, head_dim: int, dtype: torch.dtype
+    method: str,
+    score: str,
+    graph: Csr,
+    heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    hints: dict[str, int] | None = None,
 ) -> None:
     """Both passes, with all that edges can have."""
     operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
     seed = torch.tensor([3], device=graph.col.device)
-    check_forward(method, score, graph, operands, dropout_p=0.2, seed=seed)
-    check_backward(method, score, graph, operands, dropout_p=0.2, seed=seed)
+    check_forward(method, score, graph, operands, hints=hints, dropout_p=0.2, seed=seed)
+    check_backward(method, score, graph, operands, hints=hints, dropout_p=0.2, seed=seed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
@@ -141,7 +151,7 @@ def test_long_rows_with_wide_indices(method, score, dtype, device):
 def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, heads_by, device):
     """Neither one alone, nor a row's first batch, nor all that a row has."""
     graph = rows_of_70(device)
-    operands = make_operands(score, graph, heads_by(graph, dtype), 64, dtype, edge_terms=True)
+    operands = make_operands(score, graph, *heads_by(graph, dtype), dtype, edge_terms=True)
     is_edge = torch.ones(graph.num_edges, dtype=torch.bool, device=device)
     is_edge[0] = is_edge[70:110] = is_edge[140:210] = False
     rest = {k: t[is_edge] if len(t) == len(is_edge) else t for k, t in operands.items()}
@@ -157,22 +167,38 @@ def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, heads_by, dev
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (2, 100), (2, 128), (1, 512)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_that_are_whole(method, score, heads, head_dim, dtype, cuda):
-    """In pieces of 128: rows of 100 are several batches of a warp."""
+    """Pieces have four times the mean: rows of 100 are several batches of a warp."""
     graph = graphs.from_degrees([100] * 2700 + [0, 1, 33, 2100], 2000).to(cuda)
     check_both(method, score, graph, heads, head_dim, dtype)
 
 
-# Rows that begin and end where pieces of 128 edges do, or next to that; and one of 600 pieces.
+# Rows that begin and end where pieces of 128 and of 512 edges do, or next to that; and one of 600,
+# or 150, pieces.
 PIECES = [512, 1024, 511, 1, 513, 511, 1025, 0, 1023, 1, 512, 513, 2, 76_800, 0, 1024]
 
 
-@pytest.mark.parametrize(("heads", "head_dim"), [(1, 40), (3, 40), (8, 16)])
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 40), (3, 40), (8, 16), (1, 96), (2, 200)])
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
-def test_pieces(method, score, heads, head_dim, cuda):
+@pytest.mark.parametrize("method", ["attention_smmf", "attention_pmf"])
+def test_pieces(method, score, heads, head_dim, is_known, cuda):
+    """The longest row says how many edges pieces have: 128 here, or 512 if it is not known."""
     graph = graphs.from_degrees([*PIECES, *[100] * 2000, *PIECES, 0], 3000)
     graph = Csr(graph.rowptr, torch.cat([graph.col, torch.full((700,), -7)]), graph.num_src)
-    check_both(method, score, graph.to(cuda), heads, head_dim, torch.float32)
+    hints = {"max_degree": max(PIECES) if is_known else -1}
+    check_both(method, score, graph.to(cuda), heads, head_dim, torch.float32, hints)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (1, 30), (2, 100), (8, 16)])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("method", ["attention_smmf", "attention_pmf"])
+def test_small_pieces(method, score, heads, head_dim, dtype, device):
+    """Of 32 edges, of runs 64, in rows and columns: two to eight are added up by a warp, more by
+    a block."""
+    degrees = [1, 33, 31, 64, 2, 65, 32, 100, 0, 255, 256, 257, 5, 300, 3, 1500, 7, 96] * 4
+    graph = graphs.from_degrees([*degrees, *[4] * 3000], 150).to(device)
+    check_both(method, score, graph, heads, head_dim, dtype, {"max_degree": 1500})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -192,7 +218,7 @@ def test_same_bits_whoever_takes_a_unit(rows, method, dtype, cuda):
 def test_values_that_are_not_finite(method, score, value, dtype, heads_by, device):
     """They stay where they are: in the rows that have such a source, and there in its feature."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, heads_by(graph, dtype), 128, dtype)
+    operands = make_operands(score, graph, *heads_by(graph, dtype), dtype)
     operands["v"][3, 0, 5] = operands["v"][7, 1, 63] = value
     out, _ = run(method, score, graph, operands)
     expected, _ = reference.attention(score, graph, operands)
@@ -205,7 +231,7 @@ def test_values_that_are_not_finite(method, score, value, dtype, heads_by, devic
 def test_nodes_out_of_range(method, score, dtype, heads_by, device):
     """They make NaNs of their rows, and of nothing else."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, heads_by(graph, dtype), 64, dtype)
+    operands = make_operands(score, graph, *heads_by(graph, dtype), dtype)
     expected, _ = run(method, score, graph, operands)
     col = graph.col.clone()
     bad = torch.tensor([5, graph.num_edges - 1], device=device)
@@ -224,7 +250,7 @@ def test_nodes_out_of_range(method, score, dtype, heads_by, device):
 def test_gradients_of_any_size_in_float16(size, name, heads_by, device):
     """Gradients of logits over 255 pass the range that weights have on tensor cores."""
     graph = graphs.make(name, device)
-    operands = make_operands("dot", graph, heads_by(graph, torch.float16), 64, torch.float16)
+    operands = make_operands("dot", graph, *heads_by(graph, torch.float16), torch.float16)
     operands["k"] /= 64  # small gradients of q beside large ones of logits
     leaves = {k: t.requires_grad_() for k, t in operands.items()}
     out, _ = run("pmf_fwd", "dot", graph, leaves)
