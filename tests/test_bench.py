@@ -115,6 +115,20 @@ def test_stand_ins_of_whole_graphs(name, device):
     assert bool((src != dst).all())
 
 
+@pytest.mark.parametrize("name", registry.SKEWED)
+def test_skewed_graphs(name, device):
+    """Few edges of them repeat others or are loops, as their hubs are large."""
+    dataset = registry.KNOWN[name]
+    made = registry.load(name, 1, device, 0, [], download=False)
+    assert (made.num_nodes, made.num_edges) == (dataset.nodes, dataset.edges)
+    assert made.max_degree == pytest.approx(dataset.max_degree, rel=0.02)
+    assert made.max_degree > 39 * made.num_edges / made.num_nodes
+    src, dst = made.edge_index()
+    assert torch.equal(src.bincount(minlength=made.num_nodes), dst.bincount())
+    assert (dst * made.num_nodes + src).unique().numel() > 0.999 * src.numel()
+    assert int((src == dst).sum()) < 0.001 * src.numel()
+
+
 def test_degrees_of_ablations(device):
     equal = registry.load("equal degrees, small", 1, device, 0, [], download=False)
     skewed = registry.load("skewed degrees, small", 1, device, 0, [], download=False)

@@ -61,6 +61,13 @@ def test_numbers_are_positive(option, tmp_path, capsys):
     assert f"argument {option}: expected 1 or more, got 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [[], ["run"], ["report"], ["compare"]], ids=str)
+def test_help(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--help"])
+    assert "usage: " in capsys.readouterr().out
+
+
 def test_no_case(tmp_path, capsys):
     options = ["--sections", "batch", "--names", "Cora", "--device", "cpu"]
     assert main(["run", "--out", str(tmp_path), *options]) == 0

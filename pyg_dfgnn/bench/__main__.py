@@ -46,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
         help=", ".join(SECTIONS))  # fmt: skip
     names = [*KNOWN, "pattern"]
     add("--names", nargs="+", choices=names, metavar="NAME",
-        help="data sets (default: those that suit the device): " + ", ".join(names))  # fmt: skip
+        help="data sets (default: those that suit the device): "
+        + ", ".join(names).replace("%", "%%"))  # fmt: skip
     add("--dtypes", nargs="+", choices=list(DTYPES), help="default: fp32, on a GPU bf16 too")
     add("--batch-size", type=positive, help="graphs (default: 1024 on a GPU, 32 on a CPU)")
     add("--seeds", type=positive, help="of training (default 5)")

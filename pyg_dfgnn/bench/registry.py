@@ -165,7 +165,19 @@ RANDOM = {
     f"random graphs of {nodes}, {share} %": _random(nodes, share / 100)
     for nodes, share in ((60, 10), (60, 40), (200, 2), (200, 8), (400, 1), (400, 8))
 }
-KNOWN = DATASETS | DEGREES | TREES | RANDOM
+# Between the whole graphs above, with longest rows of forty to five hundred times the mean
+SKEWED = {
+    f"skewed graph of {nodes:,}, {edges:,} edges": _whole(
+        nodes, edges, highest, None, _nothing, communities
+    )
+    for nodes, edges, highest, communities in (
+        (3_000, 30_000, 400, 1),
+        (5_000, 100_000, 1_000, 1),
+        (20_000, 400_000, 2_000, 50),
+        (90_000, 900_000, 5_400, 100),
+    )
+}
+KNOWN = DATASETS | DEGREES | TREES | RANDOM | SKEWED
 BATCHES = tuple(name for name, dataset in DATASETS.items() if dataset.is_batch)
 LARGE = ("ogbl-ppa", "ogbn-proteins", "Reddit")
 WHOLE = tuple(n for n, d in DATASETS.items() if not d.is_batch and n not in LARGE)

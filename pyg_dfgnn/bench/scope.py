@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .registry import BATCHES, KNOWN, LARGE, RANDOM, WHOLE
+from .registry import BATCHES, KNOWN, LARGE, RANDOM, SKEWED, WHOLE
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class Scope:
     @property
     def random(self) -> tuple[str, ...]:
         return self._select_at_length(*RANDOM)
+
+    @property
+    def skewed(self) -> tuple[str, ...]:
+        return self._select_at_length(*SKEWED)
 
     def _select_at_length(self, *suitable: str) -> tuple[str, ...]:
         """None of them in quick runs and on CPUs, but those that are asked for."""

@@ -84,8 +84,9 @@ def super_nodes(scope: Scope) -> Iterator[Case]:
 
 
 def methods(scope: Scope) -> Iterator[Case]:
-    """Random graphs, too, which are like nothing that the choice was fitted to at first."""
-    for name in (*scope.batches, *scope.whole, *scope.random):
+    """Random and skewed graphs, too, which are like nothing that the choice was fitted to at
+    first."""
+    for name in (*scope.batches, *scope.whole, *scope.random, *scope.skewed):
         resident = ("resident",) if scope.device == "cuda" and KNOWN[name].is_batch else ()
         for dtype in scope.dtypes:
             for backend in ("smmf", "pmf", "tile", *resident, "auto"):
