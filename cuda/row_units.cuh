@@ -77,7 +77,7 @@ inline int64_t least_piece(const Attention& a, int64_t num_rows, int64_t numbers
   const int64_t num_entries = a.num_edges;
   const auto of_heads = static_cast<double>(num_entries * std::max<int64_t>(numbers / kOneHead, 1));
   const int64_t least = std::clamp(static_cast<int64_t>(std::sqrt(of_heads) / 5), kLeast, kUsual);
-  const bool is_uneven = a.max_degree > 8 * num_entries / std::max<int64_t>(a.num_dst, 1);
+  const bool is_uneven = rows_are_uneven(a.num_dst, num_entries, a.max_degree);
   if (is_uneven || (num_rows < kEnoughRows && num_entries >= kLongRow * num_rows)) return least;
   return a.max_degree < 0 ? std::clamp(4 * num_entries / std::max<int64_t>(num_rows, 1), least, kUsual) : kUsual;
 }

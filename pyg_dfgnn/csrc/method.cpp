@@ -70,8 +70,8 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07. Runs of short rows are smmf's,
 // too, where edges are few, or of unequal lengths (run_geometry.h), but, in float32, where few rows have many edges,
 // and with additive scores, or cosine ones in 16 bits, where edges are many.
-constexpr int64_t kLongRow = 16, kRatherLongRow = 12, kLongUnequalRow = 8;         // edges, on average
-constexpr int64_t kLongRowOfHalfDots = 24, kVeryLongRow = 80, kManyTimesMean = 8;  // the longest, times the mean
+constexpr int64_t kLongRow = 16, kRatherLongRow = 12, kLongUnequalRow = 8;  // edges, on average
+constexpr int64_t kLongRowOfHalfDots = 24, kVeryLongRow = 80;
 constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kRunRows = 1 << 13, kRunEdges = 1 << 15;  // so many of the first, or fewer of the second
 constexpr int64_t kManyRunEdges = 1 << 18;
@@ -241,9 +241,8 @@ bool pmf_is_cheaper_forward(const Attention& attention) {
   if (edges < kLongRow * rows) return false;
   const int64_t matrix = bytes_of_sources(attention);
   if (has_wide_heads(attention)) {
-    const bool is_even =
-        attention.max_degree >= 0 && attention.max_degree <= kManyTimesMean * edges / std::max<int64_t>(rows, 1);
-    return !is_even || edges >= kVeryLongRow * rows || matrix > kCompete;
+    const bool may_be_uneven = attention.max_degree < 0 || cuda::rows_are_uneven(rows, edges, attention.max_degree);
+    return may_be_uneven || edges >= kVeryLongRow * rows || matrix > kCompete;
   }
   const bool is_medium = attention.value.element_size() == 4 && head_bytes(attention) == kMediumHead;
   return is_medium && matrix > kCompete && matrix <= kFitsAlone;
