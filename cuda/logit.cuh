@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention.h"
+#include "dropout.cuh"
 #include "fragment.cuh"
 
 namespace dfgnn::cuda {
@@ -14,14 +15,16 @@ struct Typed : Attention {
   using T = T_;
   using A = typename Accumulate<T>::type;
   A logit_scale, slope_below_zero;
-  uint64_t dropout_threshold;  // an edge is kept where u >= p, with u = word / 2^32: where word >= ceil(p 2^32)
+  bool drops;
+  uint32_t last_dropped;  // an edge is dropped where u < p, with u = word / 2^32: where word < ceil(p 2^32)
   A dropout_kept;
 
   explicit Typed(const Attention& a)
       : Attention(a),
         logit_scale(static_cast<A>(a.scale)),
         slope_below_zero(static_cast<A>(a.negative_slope)),
-        dropout_threshold(static_cast<uint64_t>(std::ceil(a.dropout_p * 0x1p32))),
+        drops(a.dropout_p > 0),
+        last_dropped(static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(a.dropout_p * 0x1p32)) - drops)),
         dropout_kept(static_cast<A>(a.dropout_p < 1.0 ? 1.0 / (1.0 - a.dropout_p) : 0.0)) {}
 
   __device__ __forceinline__ int64_t scalar(int64_t node_or_edge, int h) const { return node_or_edge * heads + h; }
@@ -163,55 +166,6 @@ __device__ __forceinline__ A exp_difference(A s, A m) {
     return exp(s - m);
   }
 }
-
-// Dropout of edge e and head h: 0 where dropped, 1 / (1 - p) where kept. Philox4x32-10 (Salmon et al., SC'11) keyed by
-// the seed and counted by the edge's CSR position and head: the backward pass, the other method and the CPU draw the
-// same.
-template <class A>
-class Dropout {
- public:
-  template <class T>
-  __device__ __forceinline__ explicit Dropout(const Typed<T>& a)
-      : threshold_(a.dropout_threshold), kept_(a.dropout_kept), seed_(a.seed ? static_cast<uint64_t>(*a.seed) : 0) {}
-
-  __device__ __forceinline__ bool active() const { return threshold_ > 0; }
-
-  __device__ __forceinline__ A factor(int64_t e, int h) const {
-    if (!active()) return A(1);
-    return keeps(e, h) ? kept_ : A(0);
-  }
-
-  // Where active, whether that edge is kept; what those that are kept are scaled by.
-  __device__ __forceinline__ bool keeps(int64_t e, int h) const {
-    return first_word(static_cast<uint64_t>(e), static_cast<uint32_t>(h)) >= threshold_;
-  }
-  __device__ __forceinline__ A kept() const { return active() ? kept_ : A(1); }
-
- private:
-  __device__ __forceinline__ uint32_t first_word(uint64_t e, uint32_t h) const {
-    uint32_t c0 = static_cast<uint32_t>(e), c1 = static_cast<uint32_t>(e >> 32), c2 = h, c3 = 0;
-    uint32_t k0 = static_cast<uint32_t>(seed_), k1 = static_cast<uint32_t>(seed_ >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-      const uint32_t low0 = 0xD2511F53u * c0, high0 = __umulhi(0xD2511F53u, c0);
-      const uint32_t low1 = 0xCD9E8D57u * c2, high1 = __umulhi(0xCD9E8D57u, c2);
-      c0 = high1 ^ c1 ^ k0;
-      c2 = high0 ^ c3 ^ k1;
-      c1 = low1;
-      c3 = low0;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    return c0;
-  }
-
-  uint64_t threshold_;
-  A kept_;
-  uint64_t seed_;
-};
-
-template <class T>
-Dropout(const Typed<T>&) -> Dropout<typename Typed<T>::A>;
 
 // Bounds of row r of a compressed form, made safe: within [0, num_entries], never decreasing.
 __device__ __forceinline__ int64_t clamp_to(int64_t x, int64_t high) { return x < 0 ? 0 : (x > high ? high : x); }

@@ -5,6 +5,7 @@
 
 #include "device.h"
 #include "edge_by_edge.cuh"
+#include "tile_dropout.cuh"
 #include "tile_edges.cuh"
 #include "tile_gradient.cuh"
 #include "tile_one_x.cuh"
@@ -72,7 +73,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions, S::kHeads> edges(masks, places, others);
   const Dropout dropout(a);
-  KeptEdges kept(masks, places, others, dropout.kept());
+  KeptEdges<true> kept(a, masks, w, others);
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
   Features<S> grad[S::kHeads];
@@ -89,7 +90,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     const Chunk<S> values = first_of<score, S>(chunks, norms, a.eps, lane_src);
     if (works) {
       edges.load(chunk);
-      kept.load(chunk);
+      if (draws) kept.load(a, w, chunk);
     }
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
@@ -106,7 +107,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       Weights<S> weights = {};
       if (works) {
         if (draws) {
-          kept.draw([&](int place) { return dropout.keeps(places.of_all(place), h + k); });
+          kept.draw(a, w, dropout, h + k);
         }
 #pragma unroll
         for (int x = 0; x < 8; ++x) {
@@ -118,8 +119,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
             const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
             auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, src, e, h + k, kUnit<score>);
             if (!kFirst) logit.value += edges.mask(v, j, c);
-            const auto d =
-                masked_gradient<score>(logit, dp[j][2 * v + c], row[k][v], kPositions ? kept.factor(v, j, c) : 1);
+            const auto d = masked_gradient<score>(logit, dp[j][2 * v + c], row[k][v],
+                                                  kPositions ? kept.factor(dropout, v, j, c) : 1);
             s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
             grad_scalar[k][v] += d.operand;
             if (kPositions && edges.has(v, j, c) && is_first_part<S>()) {
@@ -208,7 +209,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   const Places places(a.colptr, a.num_edges, w);
   MaskRows<kPositions, S::kHeads> edges(masks, places, others);
   const Dropout dropout(a);
-  KeptEdges kept(masks, places, others, dropout.kept());
+  KeptEdges<false> kept(a, masks, w, others);
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
   const void* delta = when_written(g.delta);
@@ -227,7 +228,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const Chunk<S> grads = chunks.first();
     if (works) {
       edges.load(chunk);
-      kept.load(chunk);
+      if (draws) kept.load(a, w, chunk);
     }
     const auto edge_at = [&](int place) { return clamp_to(a.perm[places.of_all(place)], a.num_edges - 1); };
     for_heads<S>(a.heads, h, [&](int k) {
@@ -246,7 +247,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       Weights<S> weights = {}, value_weights = {};
       if (works) {
         if (draws) {
-          kept.draw([&](int place) { return dropout.keeps(edge_at(place), h + k); });
+          kept.draw(a, w, dropout, h + k);
         }
 #pragma unroll
         for (int x = 0; x < 8; ++x) {
@@ -259,7 +260,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
             if (has_terms && edges.has(v, j, c)) e = edge_at(edges.place(v, j, c));
             auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, row.term, e, h + k, kUnit<score>);
             if (!kFirst) logit.value += edges.mask(v, j, c);
-            const auto d = masked_gradient<score>(logit, p[j][2 * v + c], row, kPositions ? kept.factor(v, j, c) : 1);
+            const auto d =
+                masked_gradient<score>(logit, p[j][2 * v + c], row, kPositions ? kept.factor(dropout, v, j, c) : 1);
             s[j][2 * v + c] = score == Score::cosine ? d.operand * row.term : d.operand;
             p[j][2 * v + c] = d.weight;
             if (kOfSrc) grad_scalar[k][v] += d.operand;

@@ -3,9 +3,9 @@
 #include "edge_by_edge.cuh"
 #include "tile_additive.cuh"
 #include "tile_chunks.cuh"
+#include "tile_dropout.cuh"
 #include "tile_edges.cuh"
 #include "tile_logit.cuh"
-#include "tile_masks.cuh"
 #include "tile_products.cuh"
 #include "tile_shapes.cuh"
 
@@ -146,7 +146,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions, S::kHeads> edges(masks, places, others);
   const Dropout dropout(a);
-  KeptEdges kept(masks, places, others, dropout.kept());
+  KeptEdges<true> kept(a, masks, w, others);
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
   bool is_first = true;
@@ -161,7 +161,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     const Chunk<S> keys = first_of<score, S>(chunks, norms, a.eps, lane_src);
     if (works) {
       edges.load(chunk);
-      kept.load(chunk);
+      if (draws) kept.load(a, w, chunk);
     }
     for_heads<S>(a.heads, h, [&](int k) {
       Running<S>& to = running[k];
@@ -210,7 +210,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           }
           to.template grow<score>(largest, is_first);
           if (draws) {
-            kept.draw([&](int place) { return dropout.keeps(places.of_all(place), h + k); });
+            kept.draw(a, w, dropout, h + k);
           }
 #pragma unroll
           for (int v = 0; v < 2; ++v) {
@@ -220,7 +220,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
               float& s = p[x / 2][2 * v + x % 2];
               s = weight_of<score>(kFirst ? s * dst[k][v] - base : s - base);
               to.sum[v] += s;
-              if constexpr (kPositions) s *= kept.factor(v, x / 2, x % 2);
+              if constexpr (kPositions) s *= kept.factor(dropout, v, x / 2, x % 2);
             }
           }
         }

@@ -12,29 +12,27 @@ NORM_EPS = 1e-12
 VALUE = {"dot": "v", "cosine": "x_src", "additive": "v", "additive_v2": "x_src"}
 
 
-def philox4x32(counter: np.ndarray, key: tuple[int, int], rounds: int = 10) -> np.ndarray:
-    """Philox4x32 of Salmon et al., SC 2011: uint32 [n, 4] counters to as many random words."""
-    low32 = np.uint64(0xFFFFFFFF)
-    words = [counter[:, i].astype(np.uint64) for i in range(4)]
-    key_words = list(key)
+def philox2x32(counter: np.ndarray, key: int, rounds: int = 10) -> np.ndarray:
+    """Philox2x32 of Salmon et al., SC 2011: uint32 [n, 2] counters to as many random words."""
+    low32, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    first, second = (counter[:, i].astype(np.uint64) for i in range(2))
     for _ in range(rounds):
-        a, b = words[0] * np.uint64(0xD2511F53), words[2] * np.uint64(0xCD9E8D57)
-        k0, k1 = np.uint64(key_words[0]), np.uint64(key_words[1])
-        shift = np.uint64(32)
-        words = [(b >> shift) ^ words[1] ^ k0, b & low32, (a >> shift) ^ words[3] ^ k1, a & low32]
-        key_words = [(key_words[0] + 0x9E3779B9) % 2**32, (key_words[1] + 0xBB67AE85) % 2**32]
-    return np.stack(words, axis=1).astype(np.uint32)
+        product = first * np.uint64(0xD256D193)
+        first, second = (product >> shift) ^ np.uint64(key) ^ second, product & low32
+        key = (key + 0x9E3779B9) % 2**32
+    return np.stack([first, second], axis=1).astype(np.uint32)
 
 
 def kept(seed: int, num_edges: int, heads: int, dropout_p: float) -> Tensor:
     """Which of a CSR's edges dropout keeps, bool [num_edges, heads]."""
-    edge, head = np.meshgrid(np.arange(num_edges), np.arange(heads), indexing="ij")
-    counter = np.zeros((edge.size, 4), dtype=np.uint64)
-    counter[:, 0] = edge.ravel() & 0xFFFFFFFF
-    counter[:, 1] = edge.ravel() >> 32
-    counter[:, 2] = head.ravel()
-    words = philox4x32(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
-    uniform = words[:, 0] * 2.0**-32
+    edge, head = (
+        x.ravel() for x in np.meshgrid(np.arange(num_edges), np.arange(heads), indexing="ij")
+    )
+    low, high = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    counter = np.stack([edge // 4, (head + high) % 2**32], axis=1)
+    words = philox2x32(counter, low)[np.arange(edge.size), edge % 4 // 2]
+    swapped = words << np.uint32(16) | words >> np.uint32(16)
+    uniform = np.where(edge % 2 == 1, swapped, words) * 2.0**-32
     return torch.from_numpy(uniform >= dropout_p).view(num_edges, heads)
 
 

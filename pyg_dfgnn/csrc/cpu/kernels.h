@@ -27,7 +27,7 @@ struct Args {
   double scale, negative_slope;
 
   bool dropout;
-  uint32_t key[2];          // of Philox
+  uint32_t seed[2];         // of dropout: its halves, the low one first
   uint64_t keep_threshold;  // an edge is kept when its random 32-bit word is at least this
   double keep_scale;        // and its weight multiplied by this
 

@@ -36,10 +36,10 @@ const InstructionSet& instruction_set() {
 }
 
 void set_dropout(Args& args, double dropout_p, const at::Tensor& seed) {
-  const auto key = static_cast<uint64_t>(*seed.const_data_ptr<int64_t>());
+  const auto all = static_cast<uint64_t>(*seed.const_data_ptr<int64_t>());
   args.dropout = true;
-  args.key[0] = static_cast<uint32_t>(key);
-  args.key[1] = static_cast<uint32_t>(key >> 32);
+  args.seed[0] = static_cast<uint32_t>(all);
+  args.seed[1] = static_cast<uint32_t>(all >> 32);
   args.keep_threshold = static_cast<uint64_t>(std::ceil(dropout_p * 0x1p32));  // word * 2^-32 >= p
   args.keep_scale = dropout_p < 1 ? 1 / (1 - dropout_p) : 0;
 }

@@ -6,19 +6,19 @@
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
 
-// Philox4x32-10 (Salmon et al., SC'11): the first word for counter (low32(e), high32(e), h, 0).
-DFGNN_INLINE uint32_t random_word(uint64_t e, uint32_t h, uint32_t key0, uint32_t key1) {
-  uint32_t c0 = uint32_t(e), c1 = uint32_t(e >> 32), c2 = h, c3 = 0;
+// Philox2x32-10 (Salmon et al., SC'11), keyed by the seed's low half and counted by e / 4 and by h plus the seed's high
+// half: two words for four edges, each for two, as it is and with its halves swapped.
+DFGNN_INLINE uint32_t random_word(uint64_t e, uint32_t h, uint32_t seed_low, uint32_t seed_high) {
+  const uint64_t group = e >> 2;
+  uint32_t first = uint32_t(group), second = h + seed_high + (uint32_t(group >> 32) << 24), key = seed_low;
   for (int round = 0; round < 10; ++round) {
-    const uint64_t m0 = uint64_t(0xD2511F53u) * c0, m1 = uint64_t(0xCD9E8D57u) * c2;
-    c0 = uint32_t(m1 >> 32) ^ c1 ^ key0;
-    c1 = uint32_t(m1);
-    c2 = uint32_t(m0 >> 32) ^ c3 ^ key1;
-    c3 = uint32_t(m0);
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+    const uint64_t product = uint64_t(0xD256D193u) * first;
+    first = uint32_t(product >> 32) ^ key ^ second;
+    second = uint32_t(product);
+    key += 0x9E3779B9u;
   }
-  return c0;
+  const uint32_t word = (e & 2) != 0 ? second : first;
+  return (e & 1) != 0 ? word << 16 | word >> 16 : word;
 }
 
 // What dropout multiplies the weights of edges begin .. begin + n by: 0, or 1 / (1 - p).
@@ -26,10 +26,10 @@ template <class A>
 inline void keep_factors(const Args& args, int64_t begin, int n, int64_t h, A* factor) {
   const uint64_t threshold = args.keep_threshold;
   const A scale = A(args.keep_scale);
-  const uint32_t key0 = args.key[0], key1 = args.key[1];
+  const uint32_t seed_low = args.seed[0], seed_high = args.seed[1];
 #pragma omp simd
   for (int e = 0; e < n; ++e) {
-    factor[e] = random_word(uint64_t(begin + e), uint32_t(h), key0, key1) >= threshold ? scale : A(0);
+    factor[e] = random_word(uint64_t(begin + e), uint32_t(h), seed_low, seed_high) >= threshold ? scale : A(0);
   }
 }
 

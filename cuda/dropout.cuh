@@ -1,0 +1,74 @@
+// Attention dropout, as all kernels draw it.
+#pragma once
+
+#include <cstdint>
+
+namespace dfgnn::cuda {
+
+// Dropout of edge e and head h: 0 where dropped, 1 / (1 - p) where kept. Philox2x32-10 (Salmon et al., SC'11), keyed by
+// the seed's low half and counted by e / 4 and by h plus the seed's high half, makes two words for four edges that
+// follow each other in the CSR: the first for two of them, as it is and with its halves swapped, the second for the
+// others. So the backward pass, the other methods and the CPU draw the same.
+template <class A>
+class Dropout {
+ public:
+  template <class Arguments>
+  __device__ __forceinline__ explicit Dropout(const Arguments& a)
+      : drops_(a.drops),
+        last_dropped_(a.last_dropped),
+        kept_(a.dropout_kept),
+        seed_(a.seed ? static_cast<uint64_t>(*a.seed) : 0) {}
+
+  __device__ __forceinline__ bool active() const { return drops_; }
+
+  __device__ __forceinline__ A factor(int64_t e, int h) const {
+    if (!active()) return A(1);
+    return keeps(e, h) ? kept_ : A(0);
+  }
+
+  // Where active, whether that edge is kept; of edges 4 g to 4 g + 3, as bits; what those that are kept are scaled by.
+  __device__ __forceinline__ bool keeps(int64_t e, int h) const {
+    const Words words = draw(e >> 2, h);
+    const uint32_t word = (e & 2) != 0 ? words.second : words.first;
+    return is_kept((e & 1) != 0 ? swap_halves(word) : word);
+  }
+  __device__ __forceinline__ uint32_t keeps_four(int64_t g, int h) const {
+    const Words words = draw(g, h);
+    return (is_kept(words.first) ? 1 : 0) | (is_kept(swap_halves(words.first)) ? 2 : 0) |
+           (is_kept(words.second) ? 4 : 0) | (is_kept(swap_halves(words.second)) ? 8 : 0);
+  }
+  __device__ __forceinline__ A kept() const { return active() ? kept_ : A(1); }
+
+ private:
+  struct Words {
+    uint32_t first, second;
+  };
+
+  __device__ __forceinline__ Words draw(int64_t g, int h) const {
+    const auto group = static_cast<uint64_t>(g);
+    const uint32_t beyond = static_cast<uint32_t>(group >> 32) << 24;
+    Words counter = {static_cast<uint32_t>(group),
+                     static_cast<uint32_t>(h) + static_cast<uint32_t>(seed_ >> 32) + beyond};
+    auto key = static_cast<uint32_t>(seed_);
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t product = uint64_t{0xD256D193} * counter.first;
+      counter = {static_cast<uint32_t>(product >> 32) ^ key ^ counter.second, static_cast<uint32_t>(product)};
+      key += 0x9E3779B9u;
+    }
+    return counter;
+  }
+
+  __device__ __forceinline__ static uint32_t swap_halves(uint32_t word) { return __funnelshift_l(word, word, 16); }
+  __device__ __forceinline__ bool is_kept(uint32_t word) const { return word > last_dropped_; }
+
+  bool drops_;
+  uint32_t last_dropped_;
+  A kept_;
+  uint64_t seed_;
+};
+
+template <class Arguments>
+Dropout(const Arguments&) -> Dropout<typename Arguments::A>;
+
+}  // namespace dfgnn::cuda
