@@ -109,26 +109,28 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
         if (draws) {
           kept.draw(a, w, dropout, h + k);
         }
+        with_terms<kPositions>(has_terms, [&]<bool kTerms>() {
 #pragma unroll
-        for (int x = 0; x < 8; ++x) {
-          const int j = x / 2, c = x % 2;
-          const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
+          for (int x = 0; x < 8; ++x) {
+            const int j = x / 2, c = x % 2;
+            const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
 #pragma unroll
-          for (int v = 0; v < 2; ++v) {
-            const float term = kProductsHaveTerms<score, S> ? 1 : row[k][v].term;
-            const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-            auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, src, e, h + k, kUnit<score>);
-            if (!kFirst) logit.value += edges.mask(v, j, c);
-            const auto d = masked_gradient<score>(logit, dp[j][2 * v + c], row[k][v],
-                                                  kPositions ? kept.factor(dropout, v, j, c) : 1);
-            s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
-            grad_scalar[k][v] += d.operand;
-            if (kPositions && edges.has(v, j, c) && is_first_part<S>()) {
-              if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h + k)] = d.ds;
-              if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h + k)] = d.operand;
+            for (int v = 0; v < 2; ++v) {
+              const float term = kProductsHaveTerms<score, S> ? 1 : row[k][v].term;
+              const int64_t e = kTerms ? places.of_all(edges.place(v, j, c)) : 0;
+              auto logit = logit_of<score, kTerms>(a, s[j][2 * v + c], term, src, e, h + k, kUnit<score>);
+              if (!kFirst) logit.value += edges.mask(v, j, c);
+              const auto d = masked_gradient<score>(logit, dp[j][2 * v + c], row[k][v],
+                                                    kPositions ? kept.factor(dropout, v, j, c) : 1);
+              s[j][2 * v + c] = score == Score::cosine ? d.operand * src : d.operand;
+              grad_scalar[k][v] += d.operand;
+              if (kTerms && edges.has(v, j, c) && is_first_part<S>()) {
+                if (g.bias) static_cast<float*>(g.bias)[a.scalar(e, h + k)] = d.ds;
+                if (g.a_edge) static_cast<float*>(g.a_edge)[a.scalar(e, h + k)] = d.operand;
+              }
             }
           }
-        }
+        });
         if (kNeedsDots) weights.set(s, grad[k], keys);
       }
       if (kSeveral && (left & (left - 1)) == 0) turn.go_on(start);
@@ -249,24 +251,26 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
         if (draws) {
           kept.draw(a, w, dropout, h + k);
         }
+        with_terms<kPositions>(has_terms, [&]<bool kTerms>() {
 #pragma unroll
-        for (int x = 0; x < 8; ++x) {
-          const int j = x / 2, c = x % 2;
-          const RowTerms row = lane_row[k].template of_chunk_row<score>(j, c);
+          for (int x = 0; x < 8; ++x) {
+            const int j = x / 2, c = x % 2;
+            const RowTerms row = lane_row[k].template of_chunk_row<score>(j, c);
 #pragma unroll
-          for (int v = 0; v < 2; ++v) {
-            const float term = kProductsHaveTerms<score, S> ? 1 : src[k][v];
-            int64_t e = 0;
-            if (has_terms && edges.has(v, j, c)) e = edge_at(edges.place(v, j, c));
-            auto logit = logit_of<score, kPositions>(a, s[j][2 * v + c], term, row.term, e, h + k, kUnit<score>);
-            if (!kFirst) logit.value += edges.mask(v, j, c);
-            const auto d =
-                masked_gradient<score>(logit, p[j][2 * v + c], row, kPositions ? kept.factor(dropout, v, j, c) : 1);
-            s[j][2 * v + c] = score == Score::cosine ? d.operand * row.term : d.operand;
-            p[j][2 * v + c] = d.weight;
-            if (kOfSrc) grad_scalar[k][v] += d.operand;
+            for (int v = 0; v < 2; ++v) {
+              const float term = kProductsHaveTerms<score, S> ? 1 : src[k][v];
+              int64_t e = 0;
+              if (kTerms && edges.has(v, j, c)) e = edge_at(edges.place(v, j, c));
+              auto logit = logit_of<score, kTerms>(a, s[j][2 * v + c], term, row.term, e, h + k, kUnit<score>);
+              if (!kFirst) logit.value += edges.mask(v, j, c);
+              const auto d =
+                  masked_gradient<score>(logit, p[j][2 * v + c], row, kPositions ? kept.factor(dropout, v, j, c) : 1);
+              s[j][2 * v + c] = score == Score::cosine ? d.operand * row.term : d.operand;
+              p[j][2 * v + c] = d.weight;
+              if (kOfSrc) grad_scalar[k][v] += d.operand;
+            }
           }
-        }
+        });
         if (kOfValue) value_weights.set(p, grad_value[k], grads);
       }
       if (joins && kOfValue) start_product_nn<S>(grad_value[k], value_weights, grads, k);

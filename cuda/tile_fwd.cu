@@ -194,19 +194,21 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 #pragma unroll
             for (int v = 0; v < 2; ++v) largest[v] *= dst[k][v];
           } else {
+            with_terms<kPositions>(has_terms, [&]<bool kTerms>() {
 #pragma unroll
-            for (int x = 0; x < 8; ++x) {
-              const int j = x / 2, c = x % 2;
-              const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
+              for (int x = 0; x < 8; ++x) {
+                const int j = x / 2, c = x % 2;
+                const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
 #pragma unroll
-              for (int v = 0; v < 2; ++v) {
-                float& s = p[j][2 * v + c];
-                const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
-                const int64_t e = has_terms ? places.of_all(edges.place(v, j, c)) : 0;
-                s = logit_of<score, kPositions>(a, s, term, src, e, h + k, kUnit<score>).value + edges.mask(v, j, c);
-                largest[v] = max(largest[v], s);
+                for (int v = 0; v < 2; ++v) {
+                  float& s = p[j][2 * v + c];
+                  const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
+                  const int64_t e = kTerms ? places.of_all(edges.place(v, j, c)) : 0;
+                  s = logit_of<score, kTerms>(a, s, term, src, e, h + k, kUnit<score>).value + edges.mask(v, j, c);
+                  largest[v] = max(largest[v], s);
+                }
               }
-            }
+            });
           }
           to.template grow<score>(largest, is_first);
           if (draws) {

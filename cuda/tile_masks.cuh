@@ -57,6 +57,15 @@ __device__ __forceinline__ bool has_edge_terms(const Typed<T>& a) {
   return (a.bias != nullptr || a.a_edge != nullptr) && a.num_edges > 0;
 }
 
+// Calls make<true>() where has_terms, which kMay allows, and else make<false>(), so that no element of a chunk asks.
+template <bool kMay, class Make>
+__device__ __forceinline__ void with_terms(bool has_terms, const Make& make) {
+  if constexpr (kMay) {
+    if (has_terms) return make.template operator()<true>();
+  }
+  make.template operator()<false>();
+}
+
 // Places of edges in the compressed form, counted from those of a window's first row.
 class Places {
  public:

@@ -80,7 +80,7 @@ def test_dense_tiles(check, kind, score, head_dim, dtype, device):
 
 @pytest.mark.parametrize("dropout_p", [0.1, 0.5])
 def test_edges_are_independent(dropout_p, device):
-    """Also those whose numbers come from one draw, and heads: no correlation within five deviations."""
+    """Also those whose numbers come from one draw, and heads, to five deviations."""
     mask = torch.ops.dfgnn.dropout_mask(torch.tensor([11], device=device), 200_000, 2, dropout_p)
     kept = (mask.cpu().double() - (1 - dropout_p)) / (dropout_p * (1 - dropout_p)) ** 0.5
     pairs = [(kept[distance:], kept[:-distance]) for distance in range(1, 9)]
