@@ -6,9 +6,9 @@
 namespace dfgnn::cuda {
 
 // Dropout of edge e and head h: 0 where dropped, 1 / (1 - p) where kept. Philox2x32-10 (Salmon et al., SC'11), keyed by
-// the seed's low half and counted by e / 4 and by h plus the seed's high half, makes two words for four edges that
-// follow each other in the CSR: the first for two of them, as it is and with its halves swapped, the second for the
-// others. So the backward pass, the other methods and the CPU draw the same.
+// the seed's low half and counted by e / 4 and by h plus the seed's high half, all of 32 bits, makes two words for four
+// edges that follow each other in the CSR: the first for two of them, as it is and with its halves swapped, the second
+// for the others. So the backward pass, the other methods and the CPU draw the same.
 template <class A>
 class Dropout {
  public:
@@ -45,18 +45,24 @@ class Dropout {
   };
 
   __device__ __forceinline__ Words draw(int64_t g, int h) const {
-    const auto group = static_cast<uint64_t>(g);
-    const uint32_t beyond = static_cast<uint32_t>(group >> 32) << 24;
-    Words counter = {static_cast<uint32_t>(group),
-                     static_cast<uint32_t>(h) + static_cast<uint32_t>(seed_ >> 32) + beyond};
+    Words counter = {static_cast<uint32_t>(g), static_cast<uint32_t>(h) + static_cast<uint32_t>(seed_ >> 32)};
     auto key = static_cast<uint32_t>(seed_);
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
-      const uint64_t product = uint64_t{0xD256D193} * counter.first;
-      counter = {static_cast<uint32_t>(product >> 32) ^ key ^ counter.second, static_cast<uint32_t>(product)};
+      const Words product = times_multiplier(counter.first);
+      counter = {product.second ^ key ^ counter.second, product.first};
       key += 0x9E3779B9u;
     }
     return counter;
+  }
+
+  // Its low half first. (nvcc would add to the high half of a product in C++ what is 0, by an instruction of its own.)
+  __device__ __forceinline__ static Words times_multiplier(uint32_t x) {
+    Words product;
+    asm("{ .reg .u64 product; mul.wide.u32 product, %2, 0xD256D193; mov.b64 {%0, %1}, product; }"
+        : "=r"(product.first), "=r"(product.second)
+        : "r"(x));
+    return product;
   }
 
   __device__ __forceinline__ static uint32_t swap_halves(uint32_t word) { return __funnelshift_l(word, word, 16); }

@@ -23,7 +23,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
   const Steps steps{heads};
   const Pass<side> pass{a, g};
   const int h = heads.head, lane = heads.lane;
-  const bool has_terms = a.bias || a.a_edge, needs_position = dropout.active() || has_terms;
+  const bool has_terms = a.bias || a.a_edge;
   const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
   Fragment<S> own, own_value, grad, grad_value;
@@ -43,6 +43,8 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
 
   const int size = static_cast<int>(entries.size()), last = max(size - 1, 0);  // what is longer comes in pieces
   const int longest = heads.most(size);
+  const bool stores = kRows && (g.bias || g.a_edge || store.pairs);
+  const auto position_of = [&](int t) { return entries.begin + min(t, last); };
   const EntryNodes nodes(pass.others(), entries.begin, pass.num_others());
   int next[kSlots];
   if (longest > 0) steps.load(nodes, 0, last, next);
@@ -71,6 +73,19 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
       lse[x] = kRows ? own_lse : a.at(g.lse, a.scalar(safe[x], h));
       delta[x] = kRows ? own_delta : a.at(g.delta, a.scalar(safe[x], h));
     }
+    A keep[kSlots], bias[kSlots] = {}, edge_term[kSlots] = {};
+#pragma unroll
+    for (A& factor : keep) factor = A(1);
+    if (dropout.active() || has_terms) {  // while rows are on their way
+#pragma unroll
+      for (int x = 0; x < kSlots; ++x) {
+        int64_t position = position_of(first + steps.own(x));
+        if (!kRows) position = clamp_to(a.perm[position], a.num_edges - 1);
+        keep[x] = dropout.factor(position, h);
+        if (a.bias) bias[x] = a.at(a.bias, a.scalar(position, h));
+        if (kAdditive && a.a_edge) edge_term[x] = a.at(a.a_edge, a.scalar(position, h));
+      }
+    }
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {
       if (u == kStep / 2 && !is_whole) break;
@@ -85,26 +100,19 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
       const int t = first + steps.own(x);
       const bool is_own = t < size && lane < Steps::kOwners && (kRows || node[x] != kNoNode);
       const A dst = kRows ? own_term : term[x], src = kRows ? term[x] : own_term;
-      Logit<A> s;
-      A keep = A(1);
-      int64_t position = 0;
-      if (needs_position || (kRows && store.pairs)) {
-        position = entries.begin + min(t, last);
-        if (!kRows) position = clamp_to(a.perm[position], a.num_edges - 1);
-        keep = dropout.factor(position, h);
-        s = logit_of<score>(a, dot[x], dst, src, position, h);
-      } else {
-        s = logit_of<score, false>(a, dot[x], dst, src, position, h);
-      }
+      auto s = kAdditive ? logit_of<score, false>(a, dot[x], dst + src, edge_term[x], 0, h)
+                         : logit_of<score, false>(a, dot[x], dst, src, 0, h);
+      s.value += bias[x];
       if (kRows && node[x] == kNoNode) s.value = NAN;
-      const auto d = edge_gradient(s, dp[x], lse[x], delta[x], keep);
+      const auto d = edge_gradient(s, dp[x], lse[x], delta[x], keep[x]);
       weight[x] = d.weight;
       operand[x] = d.operand;
       if (kAdditive && is_own) grad_scalar += d.operand;
-      if (kRows && is_own && heads.live) {
-        if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
-        if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
-        if (store.pairs) store.pairs[a.scalar(position, h)] = {d.weight, d.operand};
+      if (stores && is_own && heads.live) {
+        const int64_t place = a.scalar(position_of(t), h);
+        if (g.bias) static_cast<A*>(g.bias)[place] = d.ds;
+        if (g.a_edge) static_cast<A*>(g.a_edge)[place] = d.operand;
+        if (store.pairs) store.pairs[place] = {d.weight, d.operand};
       }
       if constexpr (score == Score::cosine) operand[x] *= term[x];
       if (!kRows && node[x] == kNoNode) weight[x] = operand[x] = A(0);  // gathered was the first row

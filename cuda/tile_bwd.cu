@@ -88,10 +88,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
     if (kSeveral) chunks.agree();
     const Chunk<S> values = first_of<score, S>(chunks, norms, a.eps, lane_src);
-    if (works) {
-      edges.load(chunk);
-      if (draws) kept.load(a, w, chunk);
-    }
+    if (works) edges.load(chunk);
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
       if (joins) start_product_nt<S>(dp, grads, grad_factors, values, k);
@@ -107,6 +104,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
       Weights<S> weights = {};
       if (works) {
         if (draws) {
+          if (k == 0) kept.load(a, w, chunk);
           kept.draw(a, w, dropout, h + k);
         }
         with_terms<kPositions>(has_terms, [&]<bool kTerms>() {
@@ -248,9 +246,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
       }
       Weights<S> weights = {}, value_weights = {};
       if (works) {
-        if (draws) {
-          kept.draw(a, w, dropout, h + k);
-        }
+        if (draws) kept.draw(a, w, dropout, h + k);
         with_terms<kPositions>(has_terms, [&]<bool kTerms>() {
 #pragma unroll
           for (int x = 0; x < 8; ++x) {

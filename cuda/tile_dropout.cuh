@@ -5,6 +5,34 @@
 
 namespace dfgnn::cuda::tile {
 
+// Puts the lowest bits of x where a mask of 16 bits has its ones, in that order (Hacker's Delight, 7-5): in four steps
+// bits move left by 8, 4, 2 and 1.
+class Deposit {
+ public:
+  Deposit() = default;
+  __device__ __forceinline__ explicit Deposit(uint32_t mask) : mask_(mask) {
+    uint32_t left = mask, zeros = ~mask << 1;  // at and before which there is a number of zeros to count
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      uint32_t odd = zeros;  // whether an odd number of these are to the right
+#pragma unroll
+      for (int shift = 1; shift < 16; shift *= 2) odd ^= odd << shift;
+      moves_[step] = odd & left;
+      left = (left ^ moves_[step]) | moves_[step] >> (1 << step);
+      zeros &= ~odd;
+    }
+  }
+
+  __device__ __forceinline__ uint32_t operator()(uint32_t x) const {
+#pragma unroll
+    for (int step = 3; step >= 0; --step) x = (x & ~moves_[step]) | (x << (1 << step) & moves_[step]);
+    return x & mask_;
+  }
+
+ private:
+  uint32_t mask_ = 0, moves_[4] = {};
+};
+
 // Edges of a row to 16 nodes, half a word of its mask. Those that ascend follow each other in the CSR, so that a draw
 // serves up to four of them.
 struct HalfWord {
@@ -12,6 +40,7 @@ struct HalfWord {
 
   uint32_t ascending = 0, last = 0;  // nodes, as bits: of edges that ascend, and of the row's last, if that does not
   int64_t first_edge = 0, last_edge = 0;  // in the CSR: of the former, and the latter
+  Deposit deposit;                        // to `ascending`
 
   // mask: the row's, of which `word` is the one with these nodes, the lower half or the upper one, and `before` edges
   // come with words before it.
@@ -23,6 +52,7 @@ struct HalfWord {
     const auto last_place = static_cast<uint32_t>(last_node - first_node);
     last = last_place < kNodes ? nodes & 1u << last_place : 0;
     ascending = nodes & ~last;
+    deposit = Deposit(ascending);
     first_edge = row.begin + before + __popc(word & ((1u << shift) - 1)) - (last_node < first_node);
   }
 
@@ -36,12 +66,7 @@ struct HalfWord {
       const int64_t four = (first_edge + x) >> 2;
       edges |= (dropout.keeps_four(four, h) | dropout.keeps_four(four + 1, h) << 4) << x;
     }
-    edges >>= begin;
-    uint32_t kept = 0;
-#pragma unroll 1
-    for (uint32_t left = ascending; left != 0; left &= left - 1, edges >>= 1) {
-      if ((edges & 1) != 0) kept |= left & (~left + 1);
-    }
+    const uint32_t kept = deposit(edges >> begin);
     return last != 0 && dropout.keeps(last_edge, h) ? kept | last : kept;
   }
 };

@@ -159,10 +159,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
     if (kSeveral) chunks.agree();
     const Chunk<S> keys = first_of<score, S>(chunks, norms, a.eps, lane_src);
-    if (works) {
-      edges.load(chunk);
-      if (draws) kept.load(a, w, chunk);
-    }
+    if (works) edges.load(chunk);
     for_heads<S>(a.heads, h, [&](int k) {
       Running<S>& to = running[k];
       Logits p;
@@ -212,6 +209,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           }
           to.template grow<score>(largest, is_first);
           if (draws) {
+            if (k == 0) kept.load(a, w, chunk);
             kept.draw(a, w, dropout, h + k);
           }
 #pragma unroll
