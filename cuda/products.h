@@ -1,14 +1,16 @@
-// sddmm and spmm on CUDA: what callers of the kernels see. Types, layout and alignment are those of attention.h.
+// sddmm, spmm and their like on CUDA: what callers of the kernels see. Types, layout and alignment are those of
+// attention.h.
 #pragma once
 
 #include "attention.h"
 
 namespace dfgnn::cuda {
 
-// T [nodes, heads, head_dim]; where it has one head, that serves all.
+// T [nodes, heads, head_dim]; where it has one head, that serves all, and so does one node of the first operand.
 struct Features {
   const void* data;
   int heads;
+  bool one_node = false;
 };
 
 // One compressed form of a graph: entry c of row r joins it to node[c], and has place position[c] (c where its data is
@@ -28,5 +30,14 @@ cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, v
 // too, T [num_rows, 1, head_dim]. weight: A [num_edges, heads].
 cudaError_t spmm(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
                  cudaStream_t stream);
+
+// result T [num_nodes, head_dim], written at `node` of every entry that belongs to a row, each of which has one of its
+// own: sum over the heads of weight * a_r. weight: A [num_edges, heads].
+cudaError_t edge_spmm_t(const Products& graph, const void* weight, const Features& a, void* result,
+                        cudaStream_t stream);
+
+// result A [num_edges, heads]: a_r + b_node of every entry that belongs to a row. a: A [num_rows, heads], b: A [nodes,
+// heads].
+cudaError_t add_ends(const Products& graph, const void* a, const void* b, void* result, cudaStream_t stream);
 
 }  // namespace dfgnn::cuda

@@ -43,12 +43,12 @@ __device__ __forceinline__ Range warp_slice(const Range& row) {
   return {min(row.begin + warp * slice, row.end), min(row.begin + (warp + 1) * slice, row.end)};
 }
 
-// Calls row(r, edges, is_slice) with every row of the block (rows `ptr` of num_rows): with all of its edges by one
-// warp, or, in a row that is long, with a slice of them by every warp, after all of the short ones.
+// Calls row(r, edges, is_slice) with every row of block `block` of the plan (rows `ptr` of num_rows): with all of its
+// edges by one warp, or, in a row that is long, with a slice of them by every warp, after all of the short ones.
 template <class Row>
 __device__ __forceinline__ void for_rows(const Index& ptr, int64_t num_rows, int64_t num_entries, const RowPlan& plan,
-                                         const Row& row) {
-  const int first = blockIdx.x * plan.rows_per_block;
+                                         unsigned block, const Row& row) {
+  const int first = block * plan.rows_per_block;
   const int last = static_cast<int>(min(static_cast<int64_t>(first) + plan.rows_per_block, num_rows));
   bool any_long = false, is_slice = false;
 #pragma unroll 1
@@ -63,6 +63,12 @@ __device__ __forceinline__ void for_rows(const Index& ptr, int64_t num_rows, int
     any_long |= is_long;
     if (is_long == is_slice && edges.size() >= plan.shortest) row(r, is_slice ? warp_slice(edges) : edges, is_slice);
   }
+}
+
+template <class Row>
+__device__ __forceinline__ void for_rows(const Index& ptr, int64_t num_rows, int64_t num_entries, const RowPlan& plan,
+                                         const Row& row) {
+  for_rows(ptr, num_rows, num_entries, plan, blockIdx.x, row);
 }
 
 // Scratch of a block for the sums of its warps' slices.

@@ -28,6 +28,73 @@ struct Spmm {
   bool sum_heads = false;  // then T [num_rows, 1, head_dim]
 };
 
+// The heads of a lane's vectors, where heads lie side by side, and where in a row of x these vectors are.
+template <class S>
+struct Places {
+  int head[S::kSteps], offset[S::kSteps];
+
+  __device__ __forceinline__ Places(int f, int lane, int head_dim, int x_heads) {
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) {
+      const int feature = f + (s * S::kLanes + lane) * S::kVec;
+      head[s] = feature / head_dim;
+      offset[s] = x_heads == 1 ? feature - head[s] * head_dim : feature;
+    }
+  }
+};
+
+// All heads at once: S is the shape of a row of them, `width` numbers. A vector is of one head.
+template <class S>
+__global__ void __launch_bounds__(RowPlan::kThreads)
+    spmm_heads_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
+  using T = typename S::T;
+  using A = typename S::A;
+  using Vector = Packed<Shape<T, S::kVec, 1, 1>>;
+  __shared__ SliceSums<S> sums;
+  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
+  const int width = a.heads * a.head_dim;
+  const int64_t x_stride = static_cast<int64_t>(m.x_heads) * a.head_dim;
+  constexpr int kUnroll = 4;
+  const Places<S> first(0, lane, a.head_dim, m.x_heads);
+  for_rows(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice) {
+    for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
+      const Places<S> at = S::kLoop && f > 0 ? Places<S>(f, lane, a.head_dim, m.x_heads) : first;
+      Fragment<S> sum;
+      sum.zero();
+      for (int64_t base = entries.begin + group; base < entries.end; base += kUnroll * S::kGroups) {
+        Vector x[kUnroll][S::kSteps];
+        A weight[kUnroll][S::kSteps];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const int64_t c = base + u * S::kGroups;
+          const bool is_entry = c < entries.end;
+          const int n = is_entry ? checked_node(m.node[c], m.num_nodes) : kNoNode;
+          const int64_t e = is_entry && m.position.data ? clamp_to(m.position[c], a.num_edges - 1) : c;
+#pragma unroll
+          for (int s = 0; s < S::kSteps; ++s) {
+            weight[u][s] = is_entry ? A(NAN) : A(0);
+            x[u][s] = {};
+            if (n == kNoNode || at.head[s] >= a.heads) continue;
+            weight[u][s] = m.edge_weights[a.scalar(e, at.head[s])];
+            x[u][s].load(static_cast<const T*>(m.x) + n * x_stride + at.offset[s], 0, S::kVec);
+          }
+        }
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+          for (int s = 0; s < S::kSteps; ++s) {
+#pragma unroll
+            for (int v = 0; v < S::kVec; ++v) sum.x[s * S::kVec + v] += weight[u][s] * x[u][s][v];
+          }
+        }
+      }
+      __syncwarp();
+      T* result = static_cast<T*>(m.result) + static_cast<int64_t>(r) * width + f;
+      store_row_sum(sum, result, width - f, m.factor, is_slice, sums);
+    }
+  });
+}
+
 template <class S, Term term>
 __global__ void __launch_bounds__(RowPlan::kThreads)
     spmm_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
@@ -92,6 +159,15 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
       }
     }
   });
+}
+
+// Term::row without scale and sum_heads. S: the shape of a row of all heads.
+template <class S>
+cudaError_t launch_spmm_heads(const Attention& a, const Spmm<typename S::T>& m, cudaStream_t stream) {
+  if (m.num_rows == 0) return cudaSuccess;
+  const RowPlan plan = plan_rows(m.num_rows, a.num_edges);
+  spmm_heads_kernel<typename S::Wide><<<plan.blocks, RowPlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, m, plan);
+  return cudaGetLastError();
 }
 
 template <class S>

@@ -315,7 +315,9 @@ def additive_v2_logits(
 ) -> Tensor:
     """Scores of GATv2: ``s[e, h] = att[h] · leaky_relu(x_dst[i, h] + x_src[j, h] + (W f_e)[h])``.
 
-    In memory proportional to the edges: what has channels, too, is made for some edges at a time.
+    In memory proportional to the edges. On CUDA one kernel makes them where all heads have up to 512
+    channels, those of a head rounded up to a power of two (up to 128 and 32 in float64); else, and
+    on the CPU, what has channels, too, is made for some edges at a time.
 
     Args:
         x_dst: ``[num_dst, heads, head_dim]``.
@@ -339,6 +341,9 @@ def additive_v2_logits(
         weight=weight,
         eid=None if features is None else graph.eid,
         negative_slope=negative_slope,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
     )
 
 
@@ -394,8 +399,8 @@ def logits_attention(
     )
 
 
-def edge_softmax(logits: Tensor, graph: Graph) -> Tensor:
-    """The softmax of ``logits`` over the edges of each destination.
+def edge_softmax(logits: Tensor, graph: Graph, scale: float = 1.0) -> Tensor:
+    """The softmax of ``scale · logits`` over the edges of each destination.
 
     Args:
         logits: ``[E, heads]``.
@@ -405,25 +410,35 @@ def edge_softmax(logits: Tensor, graph: Graph) -> Tensor:
         edges.
     """
     _check_logits(logits, graph)
-    heads = logits.size(1)
-    _, lse = torch.ops.dfgnn.attention(
-        graph.rowptr,
-        graph.col,
-        a_dst=logits.new_zeros([graph.num_dst, heads]),
-        a_src=logits.new_zeros([graph.num_src, heads]),
-        v=logits.new_zeros([graph.num_src, heads, 1]),
-        negative_slope=1.0,
-        a_edge=logits.detach(),
-        colptr=graph.colptr,
-        row=graph.row,
-        perm=graph.perm,
-        max_degree=graph.max_degree,
-    )
-    # Any shift gives the same weights, whatever digits lse has lost beside large logits.
-    lse = lse.masked_fill(lse == -torch.inf, 0.0)  # of rows all of whose logits are
-    of_edge = additive_logits(lse, lse.new_zeros([graph.num_src, heads]), graph)
-    positions = torch.arange(logits.size(0), device=logits.device).unsqueeze(1)
-    weight = (logits - of_edge).masked_fill(positions >= graph.rowptr[-1], -torch.inf).exp()
-    total = spmm(weight, weight.new_ones([graph.num_src, 1, 1]), graph).squeeze(2)
-    total = additive_logits(total, total.new_zeros([graph.num_src, heads]), graph)
-    return weight / (total + 1e-16)  # as PyG has it: of those rows it is 0
+    return torch.ops.dfgnn.edge_softmax(graph.rowptr, graph.col, logits=logits, scale=scale)
+
+
+def edge_sddmm(a: Tensor, features: Tensor, graph: Graph) -> Tensor:
+    """Inner products of every edge's features and its destination: ``s[e, h] = a[i, h] · f_e``.
+
+    Differentiable any number of times, in memory proportional to the edges.
+
+    Args:
+        a: ``[num_dst, heads, F]``, or of one node, which then serves all.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``.
+
+    Returns:
+        ``[E, heads]``, float32 (float64 for float64); 0 for entries of ``graph.col`` that are no
+        edges.
+    """
+    return torch.ops.dfgnn.edge_sddmm(graph.rowptr, graph.eid, a=a, features=features)
+
+
+def edge_spmm(weight: Tensor, features: Tensor, graph: Graph) -> Tensor:
+    """Weighted sums of edges' features: ``y[i, h] = Σ_e weight[e, h] f_e`` over those of ``i``.
+
+    Differentiable any number of times, in memory proportional to the edges.
+
+    Args:
+        weight: ``[E, heads]``, of the dtype of ``features`` or float32.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``.
+
+    Returns:
+        ``[num_dst, heads, F]``, of the dtype of ``features``.
+    """
+    return torch.ops.dfgnn.edge_spmm(graph.rowptr, graph.eid, weight=weight, features=features)

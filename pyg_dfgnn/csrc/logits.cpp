@@ -1,12 +1,13 @@
-// Logits as tensors [E, heads], for layers that need them outside of an attention operator.
-//
-//   additive_logits      s_e = a_dst_i + a_src_j
-//   additive_v2_logits   s_e = <att, leaky_relu(x_dst_i + x_src_j + W f_e)>, of edge features f: which no product of
-//                        sums is, so that the terms of the leaky_relu are made, some edges at a time, and made again
-//                        in the backward pass. Only chunks of [E, heads, channels] exist.
+// additive_v2_logits, [E, heads], for layers that need them outside of an attention operator:
+//   s_e = <att, leaky_relu(x_dst_i + x_src_j + W f_e)>
+// of edge features f: which no product of sums is, so that the terms of the leaky_relu are made, and made again in the
+// backward pass. On the CPU, and of heads that have no kernels, it is some edges at a time: only chunks of
+// [E, heads, channels] exist.
 //
 // Entries of col behind rowptr[-1] get 0, edges of a node or of features that are out of range NaN, and their gradient
 // goes nowhere.
+#include "logits.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -19,7 +20,6 @@
 #include "attention.h"
 #include "call.h"
 #include "checks.h"
-#include "products.h"
 
 namespace dfgnn {
 namespace {
@@ -27,29 +27,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-at::Tensor additive_logits(T rowptr, T col, T a_dst, T a_src, O colptr, O row, O perm) {
-  for (const auto& [name, a] : {std::pair<const char*, T>{"a_dst", a_dst}, {"a_src", a_src}}) {
-    TORCH_CHECK(a.dim() == 2 && a.is_floating_point() && a.scalar_type() == a_dst.scalar_type(), name,
-                ": expected a floating point tensor [nodes, heads] like a_dst, got ", a.scalar_type(), " of shape ",
-                a.sym_sizes());
-  }
-  // <(a_i, 1), (1, a_j)>, whose derivatives are sums along rows and columns. Not in autocast's half precision.
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
-  const auto dst = at::stack({a_dst, at::ones_like(a_dst)}, -1);
-  const auto src = at::stack({at::ones_like(a_src), a_src}, -1);
-  return dispatch_sddmm({rowptr, col, colptr, row, perm}, dst, src);
-}
-
-// The arguments of additive_v2_logits: x [nodes, H, C], att [H, C], features [rows, F], weight [H * C, F], and eid [E],
-// the row of features of each edge.
-struct Operands {
-  at::Tensor rowptr, col, x_dst, x_src, att;
-  std::optional<at::Tensor> features, weight, eid;
-  double negative_slope;
-
-  int64_t num_edges() const { return col.numel(); }
-};
 
 // What all edges of a chunk, begin .. begin + size - 1, need.
 struct Chunk {
@@ -78,10 +55,10 @@ void add_rows(at::Tensor sums, const at::Tensor& index, const at::Tensor& rows) 
 // Numbers of a chunk's [size, H, C].
 int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 22 : int64_t(1) << 18; }
 
-Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
+Chunk make_chunk(const V2Operands& o, int64_t begin, int64_t size) {
   Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}, {}};
-  const auto positions = at::arange(begin, begin + size, o.rowptr.options());
-  const auto row = at::searchsorted(o.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
+  const auto positions = at::arange(begin, begin + size, o.graph.rowptr.options());
+  const auto row = at::searchsorted(o.graph.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
   const auto is_edge = row.lt(o.x_dst.size(0));
   // What is no edge takes rows in turn, as a sum of very many is slow.
   at::Tensor is_known = is_edge;
@@ -90,13 +67,13 @@ Chunk make_chunk(const Operands& o, int64_t begin, int64_t size) {
     return at::where(is_known, index.to(at::kLong), positions.remainder(x.size(0)).to(at::kLong));
   };
   chunk.row = in_range(row, o.x_dst);
-  chunk.col = in_range(o.col.narrow(0, begin, size), o.x_src);
+  chunk.col = in_range(o.graph.col.narrow(0, begin, size), o.x_src);
   const auto type = accumulate_type(o.x_src.scalar_type());
   chunk.terms = take_rows(o.x_dst, chunk.row).to(type) + take_rows(o.x_src, chunk.col).to(type);
   if (o.features.has_value()) {
     chunk.eid = in_range(o.eid->narrow(0, begin, size), *o.features);
     chunk.features = take_rows(*o.features, chunk.eid);
-    chunk.terms += at::linear(chunk.features, *o.weight).view(chunk.terms.sizes()).to(type);
+    chunk.terms += at::linear(chunk.features.to(type), o.weight->to(type)).view(chunk.terms.sizes());
   }
   chunk.is_edge = is_edge.unsqueeze(1);
   chunk.is_known = is_known.unsqueeze(1);
@@ -109,7 +86,7 @@ at::Tensor of_edges(const Chunk& c, const at::Tensor& s) {
 }
 
 template <class F>
-void for_each_chunk(const Operands& o, F visit) {
+void for_each_chunk(const V2Operands& o, F visit) {
   const int64_t width = std::max<int64_t>(1, o.att.numel());
   const int64_t size = std::max<int64_t>(1, chunk_numel(o.x_src.device()) / width);
   for (int64_t begin = 0; begin < o.num_edges() && o.x_dst.size(0) > 0; begin += size) {
@@ -117,23 +94,24 @@ void for_each_chunk(const Operands& o, F visit) {
   }
 }
 
-void check(const Operands& o) {
+void check(const V2Operands& o) {
   check_features(o.x_src, "x_src", o.x_src, "x_src");
   check_features(o.x_dst, "x_dst", o.x_src, "x_src");
   const auto heads = o.x_src.size(1), channels = o.x_src.size(2);
   TORCH_CHECK(o.x_dst.sizes().slice(1) == o.x_src.sizes().slice(1), "x_dst: expected the heads and head size of x_src ",
               o.x_src.sizes(), ", got shape ", o.x_dst.sizes());
   logit_term(o.att, "att", o.x_src, {heads, channels}, "[heads, head size]");
-  check_index(o.rowptr, "rowptr", o.rowptr, o.x_src.device());
-  check_index(o.col, "col", o.rowptr, o.x_src.device());
-  TORCH_CHECK(o.rowptr.numel() == o.x_dst.size(0) + 1, "rowptr: expected [N_dst + 1] = ", o.x_dst.size(0) + 1,
-              " entries, got ", o.rowptr.numel());
+  check_index(o.graph.rowptr, "rowptr", o.graph.rowptr, o.x_src.device());
+  check_index(o.graph.col, "col", o.graph.rowptr, o.x_src.device());
+  check_csc(o.graph, o.x_src.size(0), o.x_src.device());
+  TORCH_CHECK(o.graph.rowptr.numel() == o.x_dst.size(0) + 1, "rowptr: expected [N_dst + 1] = ", o.x_dst.size(0) + 1,
+              " entries, got ", o.graph.rowptr.numel());
   const bool has_edges = o.num_edges() > 0 && o.x_dst.size(0) > 0;
   TORCH_CHECK(!has_edges || o.x_src.size(0) > 0, "x_src: expected the nodes that edges come from, got none");
   const int given = o.features.has_value() + o.weight.has_value() + o.eid.has_value();
   TORCH_CHECK(given == 0 || given == 3, "features, weight, eid: expected all three of them or none, got ", given);
   if (given == 0) return;
-  check_index(*o.eid, "eid", o.rowptr, o.x_src.device());
+  check_index(*o.eid, "eid", o.graph.rowptr, o.x_src.device());
   TORCH_CHECK(o.eid->numel() == o.num_edges(), "eid: expected [E] = ", o.num_edges(), " entries, got ", o.eid->numel());
   TORCH_CHECK(o.features->dim() == 2 && o.weight->dim() == 2, "features, weight: expected two dimensions, got shapes ",
               o.features->sizes(), " and ", o.weight->sizes());
@@ -146,10 +124,14 @@ void check(const Operands& o) {
   }
 }
 
-at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope) {
+at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
+                   O colptr, O row, O perm) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
-  const Operands o{rowptr, col, x_dst, x_src, att, features, weight, eid, negative_slope};
+  const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
+#ifdef DFGNN_WITH_CUDA
+  if (v2_takes_cuda(o)) return v2_logits_cuda(o);
+#endif
   const auto type = accumulate_type(x_src.scalar_type());
   const auto logits = at::zeros({col.numel(), att.size(0)}, x_src.options().dtype(type));
   for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
@@ -159,17 +141,24 @@ at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weigh
   return logits;
 }
 
-using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-Gradients backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
-                   double negative_slope) {
+V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
+                           double negative_slope, O colptr, O row, O perm) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
-  const Operands o{rowptr, col, x_dst, x_src, att, features, weight, eid, negative_slope};
+  const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
   check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
   TORCH_CHECK(grad.is_floating_point(), "grad: expected floating point, got ", grad.scalar_type());
   check_device(grad, "grad", x_src.device());
   const auto type = accumulate_type(x_src.scalar_type());
+  const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
+#ifdef DFGNN_WITH_CUDA
+  if (v2_takes_cuda(o)) {
+    V2Operands both = o;
+    both.graph = with_csc(o.graph, x_src.size(0));
+    const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both);
+    return {d_dst, d_src, like(d_att, att), d_features, like(d_weight, x_src)};
+  }
+#endif
   const auto zeros = [&](const at::Tensor& t) { return at::zeros_like(t, t.options().dtype(type)); };
   const auto none = at::zeros({0}, x_src.options());
   const auto d_dst = zeros(x_dst), d_src = zeros(x_src), d_att = zeros(att);
@@ -185,13 +174,15 @@ Gradients backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features,
     add_rows(d_features, c.eid, d_linear.matmul(weight->to(type)));
     d_weight.add_(d_linear.t().matmul(c.features.to(type)));
   });
-  const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
   return {like(d_dst, x_dst), like(d_src, x_src), like(d_att, att), like(d_features, x_src), like(d_weight, x_src)};
 }
 
-void check_meta(const Operands& o) {
-  check_on_meta({{"rowptr", o.rowptr},
-                 {"col", o.col},
+void check_meta(const V2Operands& o) {
+  check_on_meta({{"rowptr", o.graph.rowptr},
+                 {"col", o.graph.col},
+                 {"colptr", o.graph.colptr},
+                 {"row", o.graph.row},
+                 {"perm", o.graph.perm},
                  {"x_dst", o.x_dst},
                  {"x_src", o.x_src},
                  {"att", o.att},
@@ -200,35 +191,41 @@ void check_meta(const Operands& o) {
                  {"eid", o.eid}});
 }
 
-at::Tensor forward_meta(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double slope) {
-  check_meta({rowptr, col, x_dst, x_src, att, features, weight, eid, slope});
+at::Tensor forward_meta(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double slope, O colptr,
+                        O row, O perm) {
+  check_meta({{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, slope});
   const auto type = accumulate_type(x_src.scalar_type());
   return at::empty_symint({col.sym_numel(), att.sym_size(0)}, x_src.options().dtype(type));
 }
 
-Gradients backward_meta(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double slope) {
-  check_meta({rowptr, col, x_dst, x_src, att, features, weight, eid, slope});
+V2GradientTensors backward_meta(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
+                                double slope, O colptr, O row, O perm) {
+  check_meta({{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, slope});
   check_on_meta({{"grad", grad}});
   const auto like = [&](const O& t) { return t ? at::empty_like(*t) : at::empty({0}, x_src.options()); };
   return {like(x_dst), like(x_src), like(att), like(features), like(weight)};
 }
 
-at::Tensor dispatch(const Operands& o) {
+at::Tensor dispatch(const V2Operands& o) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("dfgnn::additive_v2_logits", "")
-                             .typed<at::Tensor(T, T, T, T, T, O, O, O, double)>();
-  return op.call(o.rowptr, o.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope);
+                             .typed<at::Tensor(T, T, T, T, T, O, O, O, double, O, O, O)>();
+  const auto& g = o.graph;
+  return op.call(g.rowptr, g.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope, g.colptr,
+                 g.row, g.perm);
 }
 
-Gradients dispatch_backward(const at::Tensor& grad, const Operands& o) {
+V2GradientTensors dispatch_backward(const at::Tensor& grad, const V2Operands& o) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("dfgnn::additive_v2_logits_bwd", "")
-                             .typed<Gradients(T, T, T, T, T, T, O, O, O, double)>();
-  return op.call(grad, o.rowptr, o.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope);
+                             .typed<V2GradientTensors(T, T, T, T, T, T, O, O, O, double, O, O, O)>();
+  const auto& g = o.graph;
+  return op.call(grad, g.rowptr, g.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope,
+                 g.colptr, g.row, g.perm);
 }
 
 // All edges in one chunk, of operators that are differentiable any number of times.
-at::Tensor composite(const Operands& o) {
+at::Tensor composite(const V2Operands& o) {
   const auto c = make_chunk(o, 0, o.num_edges());
   const auto s = (at::leaky_relu(c.terms, o.negative_slope) * o.att.to(c.terms.scalar_type())).sum(-1);
   return of_edges(c, s);
@@ -236,10 +233,11 @@ at::Tensor composite(const Operands& o) {
 
 struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& x_dst, const Variable& x_src, const Variable& att,
-                          const OptTensor& features, const OptTensor& weight, const Operands& o) {
+                          const OptTensor& features, const OptTensor& weight, const V2Operands& o) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto saved = [](const OptTensor& t) { return t.value_or(at::Tensor()); };
-    ctx->save_for_backward({o.rowptr, o.col, x_dst, x_src, att, saved(features), saved(weight), saved(o.eid)});
+    ctx->save_for_backward({o.graph.rowptr, o.graph.col, saved(o.graph.colptr), saved(o.graph.row), saved(o.graph.perm),
+                            x_dst, x_src, att, saved(features), saved(weight), saved(o.eid)});
     ctx->saved_data["negative_slope"] = o.negative_slope;
     return dispatch(o);
   }
@@ -247,9 +245,14 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const auto optional = [](const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; };
-    Operands o{saved[0],           saved[1],           saved[2],
-               saved[3],           saved[4],           optional(saved[5]),
-               optional(saved[6]), optional(saved[7]), ctx->saved_data["negative_slope"].toDouble()};
+    V2Operands o{{saved[0], saved[1], optional(saved[2]), optional(saved[3]), optional(saved[4])},
+                 saved[5],
+                 saved[6],
+                 saved[7],
+                 optional(saved[8]),
+                 optional(saved[9]),
+                 optional(saved[10]),
+                 ctx->saved_data["negative_slope"].toDouble()};
     if (!at::GradMode::is_enabled()) {
       auto [d_dst, d_src, d_att, d_features, d_weight] = dispatch_backward(grads[0], o);
       if (!o.features.has_value()) d_features = d_weight = at::Tensor();
@@ -276,21 +279,19 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   }
 };
 
-at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope) {
-  const Operands o{rowptr, col, x_dst, x_src, att, features, weight, eid, negative_slope};
+at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
+                    O colptr, O row, O perm) {
+  const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   return LogitsFunction::apply(x_dst, x_src, att, features, weight, o);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
-  m.def(
-      "additive_logits(Tensor rowptr, Tensor col, *, Tensor a_dst, Tensor a_src, Tensor? colptr=None, "
-      "Tensor? row=None, Tensor? perm=None) -> Tensor",
-      additive_logits);
   const char* operands =
       "Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor att, Tensor? features=None, "
-      "Tensor? weight=None, Tensor? eid=None, float negative_slope=0.2";
+      "Tensor? weight=None, Tensor? eid=None, float negative_slope=0.2, Tensor? colptr=None, Tensor? row=None, "
+      "Tensor? perm=None";
   m.def((std::string("additive_v2_logits(") + operands + ") -> Tensor").c_str());
   m.def((std::string("additive_v2_logits_bwd(Tensor grad, ") + operands +
          ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, Tensor grad_weight)")

@@ -1,5 +1,6 @@
 // The products that graph attention is made of, as operators of their own: sddmm, from nodes to edges, and spmm, from
-// edges to nodes. Each is the derivative of the other, so that any order of derivative is made of the two.
+// edges to nodes. Each is the derivative of the other, so that any order of derivative is made of the two. The same of
+// features that edges have (edge_features.cpp), and of numbers of edges without features (edge_softmax.cpp).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,7 +26,8 @@ struct Compressed {
   int64_t num_edges() const { return node.numel(); }
 };
 
-// A [E, H]: <a_r, b_node[c]> of every entry c of a CSR, 0 where an entry belongs to no row. a, b: T [nodes, H or 1, D].
+// A [E, H]: <a_r, b_node[c]> of every entry c of a CSR, 0 where an entry belongs to no row. a, b: T [nodes, H or 1, D];
+// a of one node serves all rows.
 at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
 at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
 
@@ -33,6 +35,27 @@ at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Te
 // heads too with sum_heads. weight: A [E, H], x: T [nodes, H or 1, D].
 at::Tensor spmm_cpu(const Compressed& graph, const at::Tensor& weight, const at::Tensor& x, bool sum_heads);
 at::Tensor spmm_cuda(const Compressed& graph, const at::Tensor& weight, const at::Tensor& x, bool sum_heads);
+
+// T [num_nodes, D], at node[c] of every entry c of a CSR, no two of which have the same: the sum over the heads of
+// weight[c] * a_r, 0 where there is no such entry. weight: A [E, H], a: T [rows or 1, H, D].
+at::Tensor edge_spmm_t_cpu(const Compressed& graph, const at::Tensor& weight, const at::Tensor& a);
+at::Tensor edge_spmm_t_cuda(const Compressed& graph, const at::Tensor& weight, const at::Tensor& a);
+
+// A [E, H]: a_r + b_node of every entry of a CSR, 0 where an entry belongs to no row. a, b: A [nodes, H].
+at::Tensor add_ends_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
+at::Tensor add_ends_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
+
+// A [num_rows, H]: the sum of values[position] over the entries of a row.
+at::Tensor sum_edges_cpu(const Compressed& graph, const at::Tensor& values);
+at::Tensor sum_edges_cuda(const Compressed& graph, const at::Tensor& values);
+
+// A [E, H]: the softmax of scale * logits over the entries of each row of a CSR, 0 where an entry belongs to no row or
+// all logits of its row are -inf; and the gradient of the logits from that of the softmax, alpha.
+at::Tensor edge_softmax_cpu(const Compressed& graph, const at::Tensor& logits, double scale);
+at::Tensor edge_softmax_cuda(const Compressed& graph, const at::Tensor& logits, double scale);
+at::Tensor edge_softmax_bwd_cpu(const Compressed& graph, const at::Tensor& grad, const at::Tensor& alpha, double scale);
+at::Tensor edge_softmax_bwd_cuda(const Compressed& graph, const at::Tensor& grad, const at::Tensor& alpha,
+                                 double scale);
 
 // Through the dispatcher, hence differentiable; see schema.cpp.
 at::Tensor dispatch_sddmm(const Structure& graph, const at::Tensor& a, const at::Tensor& b);

@@ -133,7 +133,7 @@ def order_of_edges(graph: Graph) -> Tensor:
 
 
 def attention_weights(
-    logits: Tensor, graph: Graph, dropout_p: float, dtype: torch.dtype
+    logits: Tensor, graph: Graph, dropout_p: float, dtype: torch.dtype, scale: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The softmax of logits, where the weights themselves are wanted. Scriptable.
 
@@ -142,13 +142,14 @@ def attention_weights(
         graph: The structure.
         dropout_p: As drawn by PyG: the same generator drops the same edges.
         dtype: That of the weights.
+        scale: What logits are multiplied by.
 
     Returns:
         The weights after dropout in the order of ``graph.col`` ``[C, heads]``; and in PyG's order
         (that of ``edge_index``, self-loops that were added behind) ``[E', heads]``, before and
         after dropout.
     """
-    alpha = edge_softmax(logits, graph).to(dtype)
+    alpha = edge_softmax(logits, graph, scale).to(dtype)
     order = order_of_edges(graph)
     weights = alpha.index_select(0, order)
     if dropout_p == 0.0:
@@ -162,16 +163,3 @@ def append_self_loops(edge_index: Tensor, num_loops: int) -> Tensor:
     loops = torch.arange(num_loops, device=edge_index.device)  # PyG's are int64, too
     kept = edge_index[:, edge_index[0] != edge_index[1]]
     return torch.cat([kept, loops.unsqueeze(0).expand(2, -1)], dim=1)
-
-
-def incidence(graph: Graph) -> Graph:
-    """From edges, in the order of ``graph.col``, to their destinations. Scriptable."""
-    edges = torch.arange(
-        graph.col.size(0) + 1, dtype=graph.rowptr.dtype, device=graph.rowptr.device
-    )
-    rows, positions = destinations(graph).to(edges.dtype), edges[:-1]
-    num_dst, num_edges = graph.num_dst, positions.size(0)
-    return Graph(
-        graph.rowptr, positions, positions, edges, rows, positions, num_dst, num_edges,
-        graph.max_degree, False,
-    )  # fmt: skip

@@ -12,7 +12,7 @@ from torch_geometric.utils import is_torch_sparse_tensor
 from torch_geometric.utils.sparse import set_sparse_value
 
 from ..graph import Graph, is_adjacency
-from ..ops import additive_attention, additive_logits, spmm
+from ..ops import additive_attention, additive_logits, edge_sddmm, spmm
 from ._edges import attention_weights, edge_features, has_rows, num_edges, with_loops
 from ._fused import Given, NotGiven, no_fused_path, wide
 from ._looped import LoopedConv
@@ -221,7 +221,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
         weight = (weight * self.att_edge.view(self.heads, self.out_channels, 1)).sum(dim=1)
         features = with_loops(edge_attr, graph, self.fill_value, self.flow)
-        return graph, F.linear(features, weight).index_select(0, graph.eid)
+        return graph, edge_sddmm(weight.unsqueeze(0), features.to(weight.dtype), graph)
 
     def attend_fused(
         self,

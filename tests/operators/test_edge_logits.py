@@ -82,6 +82,21 @@ def test_dtypes(dtype, index, device):
     check_v2(csr, v2_operands(csr, dtype=dtype))
 
 
+# Heads, channels, features: shapes of all lanes of a warp and of few, channels that get zeros behind them, features
+# that blocks share, and what is made in chunks (33 channels of float64, 640 of others).
+V2_SHAPES = [
+    (1, 1, 1), (1, 4, 2), (3, 8, 8), (8, 16, 8), (2, 24, 17), (4, 64, 5), (16, 32, 3),
+    (1, 128, 40), (7, 10, 4), (1, 33, 2), (5, 128, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "channels", "width"), V2_SHAPES)
+def test_shapes(heads, channels, width, dtype, device):
+    csr = graphs.from_degrees([0, 1, 3, 9, 17, 40, 300], 60).to(device)
+    check_v2(csr, v2_operands(csr, heads, channels, width, dtype))
+
+
 def test_chunks(device):
     """More edges than are taken at a time."""
     csr = graphs.random(700, 20, device)

@@ -40,8 +40,10 @@ struct Args {
   void* grad_bias;  // A [E, H], additive with a bias only: elsewhere it is grad_score
   void *grad_dst, *grad_src, *grad_value;
 
-  // sddmm: dst, src and out; spmm: weight, src and out. What has one head has it for all.
+  // sddmm: dst, src and out; spmm: weight, src and out; edge_spmm_t: weight, dst and out. What has one head has it for
+  // all, and so has one node of dst.
   int64_t dst_heads, src_heads, out_heads;
+  bool one_dst;
 };
 
 // A row of more edges than this is computed in pieces that run in parallel. The pieces depend on its degree alone, so
@@ -67,7 +69,7 @@ struct Kernels {
 };
 
 struct ProductKernels {
-  Pass sddmm, spmm;
+  Pass sddmm, spmm, edge_spmm_t;
 };
 
 // Rows of features, one after another, and the way back from what normalises them; see normalize.h.

@@ -34,6 +34,7 @@ at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Ten
   auto args = make_args(graph, heads, head_dim);
   args.dst = cpu::data_of(a);
   args.dst_heads = a.size(1);
+  args.one_dst = a.size(0) == 1;
   args.src = cpu::data_of(b);
   args.src_heads = b.size(1);
   args.out = cpu::writable(out);
@@ -52,6 +53,19 @@ at::Tensor spmm_cpu(const Compressed& graph, const at::Tensor& weight, const at:
   args.out = cpu::writable(out);
   args.out_heads = out.size(1);
   cpu::run(cpu::instruction_set().product_kernels(cpu::type_of(x)).spmm, args, schedule, weight.element_size());
+  return out;
+}
+
+at::Tensor edge_spmm_t_cpu(const Compressed& graph, const at::Tensor& weight, const at::Tensor& a) {
+  const int64_t heads = weight.size(1), head_dim = a.size(2);
+  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), heads * head_dim);
+  const auto out = at::zeros({graph.num_nodes, head_dim}, a.options());
+  auto args = make_args(graph, heads, head_dim);
+  args.weight = const_cast<void*>(cpu::data_of(weight));
+  args.dst = cpu::data_of(a);
+  args.one_dst = a.size(0) == 1;
+  args.out = cpu::writable(out);
+  cpu::run(cpu::instruction_set().product_kernels(cpu::type_of(a)).edge_spmm_t, args, schedule, weight.element_size());
   return out;
 }
 

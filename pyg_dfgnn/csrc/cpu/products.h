@@ -1,4 +1,4 @@
-// sddmm and spmm as passes over rows (csrc/products.h). Part of kernels_<isa>.cpp only.
+// sddmm, spmm and edge_spmm_t as passes over rows (csrc/products.h). Part of kernels_<isa>.cpp only.
 #pragma once
 
 #include "block.h"
@@ -26,7 +26,7 @@ struct Sddmm {
       const Rows<T> dst = shared_head_of<T>(args.dst, h, args.dst_heads, D);
       const Rows<T> src = shared_head_of<T>(args.src, h, args.src_heads, D);
       for_each_row(block, [&](int64_t i, int first, int last) {
-        dots<1>({dst[i]}, src, block.source + first, last - first, D, {s + first});
+        dots<1>({dst[args.one_dst ? 0 : i]}, src, block.source + first, last - first, D, {s + first});
       });
       A* out = as<A>(args.out) + block.begin * H + h;
       for (int e = 0; e < block.n; ++e) out[e * H] = s[e];
@@ -122,6 +122,41 @@ struct Spmm {
       merge(args, i, memory, 1);
     }
   }
+};
+
+// out [num_src, D], the row `col` of an edge: the sum over the heads of weight * dst_i.
+template <class T>
+struct EdgeSpmmT {
+  using A = typename Accumulator<T>::type;
+
+  static int64_t state_size(const Args& args) { return padded<A>(args.head_dim); }
+
+  static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
+    const int64_t H = args.heads, D = args.head_dim;
+    A* sum = as<A>(memory);
+    const A* weights = as<A>(args.weight);
+    const Rows<T> own = {as<T>(args.dst) + (args.one_dst ? 0 : row) * H * D, D};
+    int64_t head[kBlock];
+    for (int64_t e = begin; e < end; ++e) {
+      int64_t target;
+      if (!read_indices(args.col, args.wide_index, e, 1, args.num_src, &target)) continue;
+      for (int64_t first = 0; first < H; first += kBlock) {
+        const int n = H - first < kBlock ? int(H - first) : kBlock;
+        for (int h = 0; h < n; ++h) head[h] = first + h;
+        weighted_sum(weights + e * H + first, own, head, n, D, first > 0, sum);
+      }
+      write_row(as<T>(args.out) + target * D, sum, A(1), D);
+    }
+  }
+
+  static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Range range = row_range(args.rowptr, args, i);
+      if (range.end - range.begin <= kPieceEdges) piece(args, i, range.begin, range.end, memory);
+    }
+  }
+
+  static void merge(const Args&, int64_t, void*, int64_t) {}
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// sddmm and spmm on CUDA tensors: allocation, device and stream around the kernels of cuda/.
+// sddmm, spmm and their like on CUDA tensors: allocation, device and stream around the kernels of cuda/.
 #include "../../../cuda/products.h"
 
 #include <c10/cuda/CUDAException.h>
@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "../../../cuda/edge_softmax.h"
 #include "../attention.h"
 #include "../products.h"
 #include "tensors.h"
@@ -21,7 +22,14 @@ cuda::Products products_of(const Compressed& graph, const at::Tensor& x, int64_t
           index_of(graph.ptr), index_of(graph.node),    index_of(graph.position)};
 }
 
-cuda::Features features_of(const at::Tensor& x) { return {x.const_data_ptr(), static_cast<int>(x.size(1))}; }
+cuda::Features features_of(const at::Tensor& x, bool one_node = false) {
+  return {x.const_data_ptr(), static_cast<int>(x.size(1)), one_node};
+}
+
+// Of numbers of edges [E, H] or nodes [N, H].
+cuda::Products products_of(const Compressed& graph, const at::Tensor& numbers) {
+  return products_of(graph, numbers.unsqueeze(2), numbers.size(1));
+}
 
 }  // namespace
 
@@ -31,8 +39,8 @@ at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Te
   const int64_t heads = std::max(x.size(1), y.size(1));
   // Entries of col past the last edge are no edges, and their products are 0.
   auto result = at::zeros({graph.num_edges(), heads}, x.options().dtype(accumulate_type(x.scalar_type())));
-  C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x), features_of(y), result.mutable_data_ptr(),
-                             c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x, x.size(0) == 1), features_of(y),
+                             result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return result;
 }
 
@@ -43,6 +51,49 @@ at::Tensor spmm_cuda(const Compressed& graph, const at::Tensor& weight, const at
   auto result = at::empty({graph.num_rows(), sum_heads ? 1 : heads, x.size(2)}, x.options());
   C10_CUDA_CHECK(cuda::spmm(products_of(graph, x, heads), weight.const_data_ptr(), features_of(x), sum_heads,
                             result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  return result;
+}
+
+at::Tensor edge_spmm_t_cuda(const Compressed& graph, const at::Tensor& weight, const at::Tensor& a) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  const auto x = aligned(a);
+  auto result = at::zeros({graph.num_nodes, x.size(2)}, x.options());
+  C10_CUDA_CHECK(cuda::edge_spmm_t(products_of(graph, x, weight.size(1)), weight.const_data_ptr(),
+                                   features_of(x, x.size(0) == 1), result.mutable_data_ptr(),
+                                   c10::cuda::getCurrentCUDAStream()));
+  return result;
+}
+
+at::Tensor add_ends_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  auto result = at::zeros({graph.num_edges(), a.size(1)}, a.options());
+  C10_CUDA_CHECK(cuda::add_ends(products_of(graph, a), a.const_data_ptr(), b.const_data_ptr(),
+                                result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  return result;
+}
+
+at::Tensor sum_edges_cuda(const Compressed& graph, const at::Tensor& values) {
+  const c10::cuda::CUDAGuard guard(values.device());
+  auto result = at::empty({graph.num_rows(), values.size(1)}, values.options());
+  C10_CUDA_CHECK(cuda::sum_edges(products_of(graph, values), values.const_data_ptr(), result.mutable_data_ptr(),
+                                 c10::cuda::getCurrentCUDAStream()));
+  return result;
+}
+
+at::Tensor edge_softmax_cuda(const Compressed& graph, const at::Tensor& logits, double scale) {
+  const c10::cuda::CUDAGuard guard(logits.device());
+  auto result = at::zeros_like(logits, at::MemoryFormat::Contiguous);
+  C10_CUDA_CHECK(cuda::edge_softmax(products_of(graph, logits), logits.const_data_ptr(), scale,
+                                    result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  return result;
+}
+
+at::Tensor edge_softmax_bwd_cuda(const Compressed& graph, const at::Tensor& grad, const at::Tensor& alpha,
+                                 double scale) {
+  const c10::cuda::CUDAGuard guard(grad.device());
+  auto result = at::zeros_like(grad, at::MemoryFormat::Contiguous);
+  C10_CUDA_CHECK(cuda::edge_softmax_backward(products_of(graph, grad), grad.const_data_ptr(), alpha.const_data_ptr(),
+                                             scale, result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return result;
 }
 

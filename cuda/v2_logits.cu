@@ -1,0 +1,436 @@
+// Lanes share the channels of all heads of an edge, so that those of a head are neighbours. Several edges are on their
+// way at a time, for which a number of W is read once.
+#include <algorithm>
+#include <type_traits>
+
+#include "column_sums.h"
+#include "edges.cuh"
+#include "row_blocks.cuh"
+#include "shapes.cuh"
+#include "v2_logits.h"
+
+namespace dfgnn::cuda {
+namespace {
+
+// S: the shape of a row of all heads, without loop.
+template <class S>
+constexpr int kSize = S::kSteps * S::kVec;
+template <class S>
+constexpr int kEdges = kSize<S> > 4 ? 2 : 4;  // on their way at a time
+
+template <class S>
+struct Terms : V2Logits {
+  using T = typename S::T;
+  using A = typename S::A;
+  int width, lanes;  // of a row of all heads; that have a head
+
+  explicit Terms(const V2Logits& task) : V2Logits(task), width(heads * channels), lanes(channels / S::kVec) {}
+
+  // The lane's channels in a row of A [width].
+  __device__ __forceinline__ Fragment<S> numbers(const void* row, int lane) const {
+    Fragment<S> x;
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) {
+      const int f = (s * S::kLanes + lane) * S::kVec;
+      const A* from = static_cast<const A*>(row) + f;
+#pragma unroll
+      for (int v = 0; v < S::kVec; v += kWide) {
+        if constexpr (kWide == 4) {
+          const float4 four = f < width ? __ldg(reinterpret_cast<const float4*>(from + v)) : float4{};
+          x.x[s * S::kVec + v] = four.x, x.x[s * S::kVec + v + 1] = four.y;
+          x.x[s * S::kVec + v + 2] = four.z, x.x[s * S::kVec + v + 3] = four.w;
+        } else {
+          x.x[s * S::kVec + v] = f < width ? __ldg(from + v) : A(0);
+        }
+      }
+    }
+    return x;
+  }
+  __device__ __forceinline__ Fragment<S> weights(int f, int lane) const {
+    return numbers(static_cast<const A*>(weight) + static_cast<int64_t>(f) * width, lane);
+  }
+  __device__ __forceinline__ const T* node(const void* x, int n) const {
+    return static_cast<const T*>(x) + static_cast<int64_t>(n) * width;
+  }
+  // Of features from f on.
+  template <int kCount>
+  __device__ __forceinline__ Fragment<Shape<T, kCount, 1, 1>> some_features(int64_t row, int f) const {
+    Fragment<Shape<T, kCount, 1, 1>> some;
+    some.load(static_cast<const T*>(features) + row * edge_dim + f, 0, kCount);
+    return some;
+  }
+  __device__ __forceinline__ int head(int s, int lane) const { return (s * S::kLanes + lane) * S::kVec / channels; }
+
+  // The sum over the lanes of a head.
+  __device__ __forceinline__ A over_head(A x) const {
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      if (offset < lanes) x += __shfl_xor_sync(kAllLanes, x, offset);
+    }
+    return x;
+  }
+
+  // The features of the edge at position e: row 0 where there are none, -1 where they are out of range.
+  __device__ __forceinline__ int64_t row_of_features(int64_t e) const {
+    if (edge_dim == 0) return 0;
+    const int64_t found = eid[e];
+    return static_cast<uint64_t>(found) < static_cast<uint64_t>(num_features) ? found : -1;
+  }
+
+  // Calls visit(the number of features, f) so that all are visited, some at a time where rows of them are whole
+  // vectors.
+  template <class Visit>
+  __device__ __forceinline__ void for_features(int first, int last, const Visit& visit) const {
+    constexpr int kMany = sizeof(A) == 8 ? 2 : 4;
+    if (edge_dim % kMany == 0) {
+      for (int f = first; f < last; f += kMany) visit(std::integral_constant<int, kMany>(), f);
+    } else {
+      for (int f = first; f < last; ++f) visit(std::integral_constant<int, 1>(), f);
+    }
+  }
+
+  // Adds W f to what edges have.
+  template <int kEdges>
+  __device__ __forceinline__ void add_features(Fragment<S> (&z)[kEdges], const int64_t (&rows)[kEdges],
+                                               int lane) const {
+    for_features(0, edge_dim, [&](auto count, int f) {
+      constexpr int kCount = decltype(count)::value;
+      Fragment<Shape<T, kCount, 1, 1>> some[kEdges];
+#pragma unroll
+      for (int u = 0; u < kEdges; ++u) some[u] = some_features<kCount>(max(rows[u], int64_t{0}), f);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const auto w = weights(f + j, lane);
+#pragma unroll
+        for (int u = 0; u < kEdges; ++u) z[u].add(some[u][j], w);
+      }
+    });
+  }
+
+ private:
+  static constexpr int kWide = S::kVec % 4 == 0 && sizeof(A) == 4 ? 4 : 1;
+};
+
+template <class S>
+__global__ void __launch_bounds__(EdgePlan::kThreads)
+    logits_kernel(Attention graph, Terms<S> terms, typename S::A* logits, EdgePlan plan) {
+  using A = typename S::A;
+  constexpr int kCount = kEdges<S>;
+  __shared__ EdgeBatch batches[EdgePlan::kWarps];
+  EdgeBatch& batch = batches[threadIdx.x / kWarp];
+  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
+  const A slope = static_cast<A>(terms.negative_slope);
+  const auto att = terms.numbers(terms.att, lane);
+  const bool is_first = lane % terms.lanes == 0;  // of a head
+  int heads[S::kSteps];
+#pragma unroll
+  for (int s = 0; s < S::kSteps; ++s) heads[s] = terms.head(s, lane);
+
+  for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
+    for (int base = 0; base < count; base += kCount * S::kGroups) {
+      Fragment<S> z[kCount];
+      int at[kCount];
+      int64_t rows[kCount];
+      bool is_known[kCount];
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) {
+        at[u] = min(base + u * S::kGroups + group, count - 1);  // past the end, the last again
+        const int node = batch.source[at[u]];
+        rows[u] = terms.row_of_features(first + at[u]);
+        is_known[u] = node != kNoNode && rows[u] >= 0;
+        Packed<S> own, other;
+        own.load(terms.node(terms.x_dst, batch.row[at[u]]), lane, terms.width);
+        other.load(terms.node(terms.x_src, max(node, 0)), lane, terms.width);
+#pragma unroll
+        for (int i = 0; i < kSize<S>; ++i) z[u].x[i] = own[i] + other[i];
+      }
+      terms.add_features(z, rows, lane);
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) {
+#pragma unroll
+        for (int s = 0; s < S::kSteps; ++s) {
+          A dot = A(0);
+#pragma unroll
+          for (int i = s * S::kVec; i < (s + 1) * S::kVec; ++i) {
+            dot += att[i] * (z[u][i] > A(0) ? z[u][i] : slope * z[u][i]);
+          }
+          dot = terms.over_head(dot);
+          if (base + u * S::kGroups + group >= count || !is_first || heads[s] >= terms.heads) continue;
+          logits[(first + at[u]) * terms.heads + heads[s]] = is_known[u] ? dot : A(NAN);
+        }
+      }
+    }
+  });
+}
+
+// Sums of kNumbers numbers each over the kLanes lanes of a group, which lanes share: afterwards the first `kHeld` are
+// those from `first` on, of a lane that `writes`.
+template <int kNumbers, int kLanes>
+struct ScatteredSums {
+  static constexpr int kHeld = kNumbers > kLanes ? kNumbers / kLanes : 1;
+  int first = 0;
+  bool writes = true;
+
+  template <class A>
+  __device__ __forceinline__ explicit ScatteredSums(A (&x)[kNumbers]) {
+    reduce<kNumbers, kLanes / 2>(x);
+  }
+
+ private:
+  template <int kLeft, int kOffset, class A>
+  __device__ __forceinline__ void reduce(A (&x)[kNumbers]) {
+    if constexpr (kOffset > 0) {
+      const bool upper = threadIdx.x & kOffset;
+      if constexpr (kLeft > 1) {
+#pragma unroll
+        for (int i = 0; i < kLeft / 2; ++i) {
+          const A sent = upper ? x[i] : x[i + kLeft / 2], kept = upper ? x[i + kLeft / 2] : x[i];
+          x[i] = kept + __shfl_xor_sync(kAllLanes, sent, kOffset);
+        }
+        first += upper ? kLeft / 2 : 0;
+        reduce<kLeft / 2, kOffset / 2>(x);
+      } else {
+        x[0] += __shfl_xor_sync(kAllLanes, x[0], kOffset);
+        writes = writes && !upper;
+        reduce<kLeft, kOffset / 2>(x);
+      }
+    }
+  }
+};
+
+// Features of which a block adds up W's gradients at a time, in shared memory; the others are for other blocks (y).
+template <class S>
+constexpr int kFeaturesOfBlock = sizeof(typename S::A) == 8 ? 4 : 64 / kSize<S>;
+
+// Of a thread each, vector by vector.
+template <class S>
+struct GradientSums {
+  using A = typename S::A;
+  static constexpr int kVec = kSize<S> % 4 == 0 ? 4 : 1;
+  struct alignas(kVec * sizeof(A) > 16 ? 16 : kVec * sizeof(A)) Vector {
+    A x[kVec];
+  };
+  Vector of_weights[kFeaturesOfBlock<S>][kSize<S> / kVec][RowPlan::kThreads];
+
+  __device__ __forceinline__ void set(int f, const Fragment<S>& numbers) {
+#pragma unroll
+    for (int i = 0; i < kSize<S>; ++i) of_weights[f][i / kVec][threadIdx.x].x[i % kVec] = numbers[i];
+  }
+  __device__ __forceinline__ void add(int f, const Fragment<S>& numbers) {
+#pragma unroll
+    for (int i = 0; i < kSize<S> / kVec; ++i) {
+      Vector sum = of_weights[f][i][threadIdx.x];
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) sum.x[v] += numbers[i * kVec + v];
+      of_weights[f][i][threadIdx.x] = sum;
+    }
+  }
+  // Of channel k, over the threads of the block that have it.
+  __device__ __forceinline__ A total(int f, int k) const {
+    const int vector = k / S::kVec, i = vector / S::kLanes * S::kVec + k % S::kVec;
+    A sum = A(0);
+    for (int t = vector % S::kLanes; t < RowPlan::kThreads; t += S::kLanes)
+      sum += of_weights[f][i / kVec][t].x[i % kVec];
+    return sum;
+  }
+};
+
+// The gradients of the nodes that rows are of, and, by destination, those of att, W and features.
+template <class S, bool by_destination>
+__global__ void __launch_bounds__(RowPlan::kThreads)
+    gradients_kernel(Terms<S> terms, V2Gradients g, RowPlan plan, typename S::A* partial) {
+  using T = typename S::T;
+  using A = typename S::A;
+  constexpr int kCount = kEdges<S>;
+  __shared__ SliceSums<S> slices;
+  __shared__ std::conditional_t<by_destination, GradientSums<S>, int> sums;
+  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
+  const int first_feature = blockIdx.y * kFeaturesOfBlock<S>;
+  const int last_feature = min(first_feature + kFeaturesOfBlock<S>, terms.edge_dim);
+  const Index ptr = by_destination ? terms.rowptr : terms.colptr, nodes = by_destination ? terms.col : terms.row;
+  const int64_t num_rows = by_destination ? terms.num_dst : terms.num_src;
+  const int64_t num_nodes = by_destination ? terms.num_src : terms.num_dst;
+  const void *own_x = by_destination ? terms.x_dst : terms.x_src, *other_x = by_destination ? terms.x_src : terms.x_dst;
+  const A slope = static_cast<A>(terms.negative_slope);
+  const auto att = terms.numbers(terms.att, lane);
+  Fragment<S> of_att;
+  of_att.zero();
+  int heads[S::kSteps];
+#pragma unroll
+  for (int s = 0; s < S::kSteps; ++s) heads[s] = terms.head(s, lane);
+  if constexpr (by_destination) {
+    for (int f = 0; f < kFeaturesOfBlock<S>; ++f) sums.set(f, of_att);
+  }
+
+  for (unsigned block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
+    for_rows(ptr, num_rows, terms.num_edges, plan, block, [&](int r, const Range& entries, bool is_slice) {
+      Packed<S> own;
+      own.load(terms.node(own_x, r), lane, terms.width);
+      Fragment<S> sum;
+      sum.zero();
+      for (int64_t base = entries.begin; base < entries.end; base += kCount * S::kGroups) {
+        Fragment<S> z[kCount];
+        A ds[kCount][S::kSteps];
+        int64_t rows[kCount];
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) {
+          const int64_t c = base + u * S::kGroups + group;
+          const bool is_entry = c < entries.end;
+          int node = kNoNode;
+          int64_t e = 0;
+          rows[u] = -1;
+          if (is_entry) {
+            node = checked_node(nodes[c], num_nodes);
+            e = by_destination ? c : clamp_to(terms.perm[c], terms.num_edges - 1);
+            rows[u] = terms.row_of_features(e);
+          }
+          if (node == kNoNode) rows[u] = -1;
+          Packed<S> other;
+          other.load(terms.node(other_x, max(node, 0)), lane, terms.width);
+#pragma unroll
+          for (int i = 0; i < kSize<S>; ++i) z[u].x[i] = own[i] + other[i];
+#pragma unroll
+          for (int s = 0; s < S::kSteps; ++s) {
+            const bool has_part = rows[u] >= 0 && heads[s] < terms.heads;
+            ds[u][s] = has_part ? __ldg(static_cast<const A*>(g.grad) + e * terms.heads + heads[s]) : A(0);
+          }
+        }
+        terms.add_features(z, rows, lane);
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) {
+#pragma unroll
+          for (int i = 0; i < kSize<S>; ++i) {
+            const A x = ds[u][i / S::kVec], own_slope = z[u][i] > A(0) ? A(1) : slope;
+            if (rows[u] >= 0) of_att.x[i] += x * own_slope * z[u][i];
+            z[u].x[i] = x * own_slope * att[i];  // the gradient of z
+            sum.x[i] += z[u][i];
+          }
+        }
+        if constexpr (by_destination) {
+          terms.for_features(first_feature, last_feature, [&](auto count, int f) {
+            constexpr int kAtOnce = decltype(count)::value;
+            Fragment<Shape<T, kAtOnce, 1, 1>> some[kCount];
+            A of_features[kCount * kAtOnce];
+#pragma unroll
+            for (int u = 0; u < kCount; ++u) {
+              some[u].zero();
+              if (rows[u] >= 0) some[u] = terms.template some_features<kAtOnce>(rows[u], f);
+            }
+#pragma unroll
+            for (int j = 0; j < kAtOnce; ++j) {
+              const auto w = terms.weights(f + j, lane);
+              Fragment<S> of_weights;
+              of_weights.zero();
+#pragma unroll
+              for (int u = 0; u < kCount; ++u) {
+                of_features[u * kAtOnce + j] = z[u].dot(w);
+                of_weights.add(some[u][j], z[u]);
+              }
+              sums.add(f + j - first_feature, of_weights);
+            }
+            const ScatteredSums<kCount * kAtOnce, S::kLanes> total(of_features);
+#pragma unroll
+            for (int k = 0; k < total.kHeld; ++k) {
+              const int u = (total.first + k) / kAtOnce, j = (total.first + k) % kAtOnce;
+              int64_t row = rows[0];
+#pragma unroll
+              for (int v = 1; v < kCount; ++v) row = u == v ? rows[v] : row;
+              if (!total.writes || row < 0) continue;
+              static_cast<T*>(g.features)[row * terms.edge_dim + f + j] = from_accumulate<T>(of_features[k]);
+            }
+          });
+        }
+      }
+      __syncwarp();
+      if (by_destination && blockIdx.y > 0) return;
+      T* result = static_cast<T*>(by_destination ? g.x_dst : g.x_src) + static_cast<int64_t>(r) * terms.width;
+      store_row_sum(sum, result, terms.width, A(1), is_slice, slices);
+    });
+  }
+
+  if constexpr (by_destination) {
+    // Row 0 of the block's sums is att's, 1 + f that of feature f.
+    A* to = partial + static_cast<int64_t>(blockIdx.x) * (1 + terms.edge_dim) * terms.width;
+    const auto add_up = [&](int f, int row) {
+      for (int k = threadIdx.x; k < terms.width; k += RowPlan::kThreads) {
+        to[static_cast<int64_t>(row) * terms.width + k] = sums.total(f, k);
+      }
+    };
+    __syncthreads();
+    for (int f = first_feature; f < last_feature; ++f) add_up(f - first_feature, 1 + f);
+    if (blockIdx.y > 0) return;
+    __syncthreads();
+    sums.set(0, of_att);
+    __syncthreads();
+    add_up(0, 0);
+  }
+}
+
+Attention graph_of(const V2Logits& task) {
+  Attention a{};
+  a.num_dst = task.num_dst;
+  a.num_src = task.num_src;
+  a.num_edges = task.num_edges;
+  a.rowptr = task.rowptr;
+  a.col = task.col;
+  return a;
+}
+
+template <class Launch>
+cudaError_t for_terms(const V2Logits& task, const Launch& launch) {
+  return for_type_and_shape(task.type, task.heads * task.channels, [&]<class S>() {
+    using Wide = typename S::Wide;
+    return launch(Terms<Shape<typename S::T, Wide::kVec, Wide::kLanes, Wide::kSteps>>(task));
+  });
+}
+
+// Blocks whose sums are added up in the end: what fills the device, as far as they take 64 MiB.
+int64_t blocks_with_sums(const V2Logits& task) {
+  const int64_t numbers = int64_t{1 + task.edge_dim} * task.heads * task.channels;
+  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(1024, (int64_t{1} << 24) / numbers));
+  return std::min<int64_t>(most, plan_rows(task.num_dst, task.num_edges).blocks);
+}
+
+}  // namespace
+
+bool v2_takes(Type type, int heads, int channels) {
+  const int vector = type == Type::f64 ? 1 : type == Type::f32 ? 4 : 8, lanes = channels / vector;
+  const int64_t width = int64_t{heads} * channels;
+  return channels % vector == 0 && lanes <= kWarp && (lanes & (lanes - 1)) == 0 &&
+         width <= (type == Type::f64 ? 128 : 512);
+}
+
+cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
+  if (task.num_edges == 0 || task.num_dst == 0) return cudaSuccess;
+  const EdgePlan plan = plan_edges(task.num_edges);
+  return for_terms(task, [&]<class S>(const Terms<S>& terms) {
+    logits_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(graph_of(task), terms,
+                                                                     static_cast<typename S::A*>(logits), plan);
+    return cudaGetLastError();
+  });
+}
+
+int64_t v2_partial(const V2Logits& task) {
+  const int64_t columns = int64_t{1 + task.edge_dim} * task.heads * task.channels, rows = blocks_with_sums(task);
+  return rows * columns + column_sums_partial(rows, columns);
+}
+
+cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_t stream) {
+  return for_terms(task, [&]<class S>(const Terms<S>& terms) {
+    using A = typename S::A;
+    const RowPlan rows = plan_rows(task.num_dst, task.num_edges), columns = plan_rows(task.num_src, task.num_edges);
+    const int64_t blocks = blocks_with_sums(task), width = int64_t{1 + task.edge_dim} * terms.width;
+    const dim3 grid(static_cast<unsigned>(blocks),
+                    std::max(1, (task.edge_dim + kFeaturesOfBlock<S> - 1) / kFeaturesOfBlock<S>));
+    A* partial = static_cast<A*>(g.partial);
+    if (blocks > 0) gradients_kernel<S, true><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, rows, partial);
+    if (task.num_src > 0) {
+      gradients_kernel<S, false><<<columns.blocks, RowPlan::kThreads, 0, stream>>>(terms, g, columns, nullptr);
+    }
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+    return column_sums(task.type, partial, blocks, width, partial + blocks * width, g.terms, stream);
+  });
+}
+
+}  // namespace dfgnn::cuda
