@@ -315,9 +315,9 @@ def additive_v2_logits(
 ) -> Tensor:
     """Scores of GATv2: ``s[e, h] = att[h] · leaky_relu(x_dst[i, h] + x_src[j, h] + (W f_e)[h])``.
 
-    In memory proportional to the edges. On CUDA one kernel makes them where all heads have up to 512
-    channels, those of a head rounded up to a power of two (up to 128 and 32 in float64); else, and
-    on the CPU, what has channels, too, is made for some edges at a time.
+    In memory proportional to the edges. On CUDA one kernel makes them where all heads have up to
+    512 channels, those of a head rounded up to a power of two (up to 128 and 32 in float64); else,
+    and on the CPU, what has channels, too, is made for some edges at a time.
 
     Args:
         x_dst: ``[num_dst, heads, head_dim]``.

@@ -82,8 +82,9 @@ def test_dtypes(dtype, index, device):
     check_v2(csr, v2_operands(csr, dtype=dtype))
 
 
-# Heads, channels, features: shapes of all lanes of a warp and of few, channels that get zeros behind them, features
-# that blocks share, and what is made in chunks (33 channels of float64, 640 of others).
+# Heads, channels, features: shapes of all lanes of a warp and of few, channels that get zeros
+# behind them, features that blocks share, and what is made in chunks (33 channels of float64, 640
+# of others).
 V2_SHAPES = [
     (1, 1, 1), (1, 4, 2), (3, 8, 8), (8, 16, 8), (2, 24, 17), (4, 64, 5), (16, 32, 3),
     (1, 128, 40), (7, 10, 4), (1, 33, 2), (5, 128, 2),
