@@ -198,13 +198,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
 template <class Launch>
 cudaError_t for_rows_of(const Products& graph, const Launch& launch) {
   if (graph.num_rows == 0) return cudaSuccess;
-  Attention a{};
-  a.num_dst = graph.num_rows;
-  a.num_src = graph.num_nodes;
-  a.num_edges = graph.num_edges;
-  a.heads = graph.heads;
-  a.head_dim = 1;
-  a.rowptr = graph.ptr;
+  const Attention a = operands_of(graph);
   const RowPlan plan = plan_rows(graph.num_rows, graph.num_edges);
   graph.type == Type::f64 ? launch(Typed<double>{a}, plan) : launch(Typed<float>{a}, plan);
   return cudaGetLastError();

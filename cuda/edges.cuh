@@ -28,8 +28,9 @@ struct EdgeBatch {
 };
 
 // Calls batch_of(first, count) for the warp's run of edges, `count` at a time, their rows and sources in `batch`.
-template <class Batch>
-__device__ __forceinline__ void for_edge_batches(const Attention& a, const EdgePlan& plan, EdgeBatch& batch,
+// Graph: Attention, or what else has a CSR by these names.
+template <class Graph, class Batch>
+__device__ __forceinline__ void for_edge_batches(const Graph& a, const EdgePlan& plan, EdgeBatch& batch,
                                                  const Batch& batch_of) {
   const int64_t num_edges = clamp_to(a.rowptr[a.num_dst], a.num_edges);
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * EdgePlan::kThreads + threadIdx.x) / kWarp;

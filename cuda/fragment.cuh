@@ -209,6 +209,16 @@ __device__ __forceinline__ A lanes_sum(A x) {
   return x;
 }
 
+// The same where the number of lanes, a power of two, is known at run time.
+template <class A>
+__device__ __forceinline__ A lanes_sum(A x, int lanes) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    if (offset < lanes) x += __shfl_xor_sync(kAllLanes, x, offset);
+  }
+  return x;
+}
+
 template <int kLanes, class A>
 __device__ __forceinline__ A lanes_max(A x) {
 #pragma unroll

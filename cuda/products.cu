@@ -6,19 +6,6 @@
 namespace dfgnn::cuda {
 namespace {
 
-Attention operands_of(const Products& graph) {
-  Attention a{};
-  a.type = graph.type;
-  a.num_dst = graph.num_rows;
-  a.num_src = graph.num_nodes;
-  a.num_edges = graph.num_edges;
-  a.heads = graph.heads;
-  a.head_dim = graph.head_dim;
-  a.rowptr = graph.ptr;
-  a.col = graph.node;
-  return a;
-}
-
 template <class T>
 __device__ __forceinline__ const T* row_of(const Features& x, int node, int h, int head_dim) {
   const int64_t row = static_cast<int64_t>(x.one_node ? 0 : node) * x.heads + (x.heads == 1 ? 0 : h);
@@ -92,10 +79,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
             A dot = A(0);
 #pragma unroll
             for (int v = 0; v < S::kVec; ++v) dot += own[u][s * S::kVec + v] * other[u][s * S::kVec + v];
-#pragma unroll
-            for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-              if (offset < lanes) dot += __shfl_xor_sync(kAllLanes, dot, offset);
-            }
+            dot = lanes_sum(dot, lanes);
             const int head = first_heads[s] + f / graph.head_dim;
             if (base + u * S::kGroups + group >= count || !is_first || head >= graph.heads) continue;
             result[graph.scalar(first + at[u], head)] = batch.source[at[u]] == kNoNode ? A(NAN) : dot;

@@ -22,6 +22,20 @@ struct Products {
   Index ptr, node, position;
 };
 
+// The same as attention's kernels have it.
+inline Attention operands_of(const Products& graph) {
+  Attention a{};
+  a.type = graph.type;
+  a.num_dst = graph.num_rows;
+  a.num_src = graph.num_nodes;
+  a.num_edges = graph.num_edges;
+  a.heads = graph.heads;
+  a.head_dim = graph.head_dim;
+  a.rowptr = graph.ptr;
+  a.col = graph.node;
+  return a;
+}
+
 // result A [num_edges, heads]: <a_r, b_node> of every entry that belongs to a row; the others' are left as they are.
 // position.data is null.
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, void* result, cudaStream_t stream);

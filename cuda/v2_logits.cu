@@ -6,6 +6,7 @@
 #include "column_sums.h"
 #include "edges.cuh"
 #include "row_blocks.cuh"
+#include "row_groups.cuh"
 #include "shapes.cuh"
 #include "v2_logits.h"
 
@@ -61,15 +62,6 @@ struct Terms : V2Logits {
   }
   __device__ __forceinline__ int head(int s, int lane) const { return (s * S::kLanes + lane) * S::kVec / channels; }
 
-  // The sum over the lanes of a head.
-  __device__ __forceinline__ A over_head(A x) const {
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      if (offset < lanes) x += __shfl_xor_sync(kAllLanes, x, offset);
-    }
-    return x;
-  }
-
   // The features of the edge at position e: row 0 where there are none, -1 where they are out of range.
   __device__ __forceinline__ int64_t row_of_features(int64_t e) const {
     if (edge_dim == 0) return 0;
@@ -90,19 +82,19 @@ struct Terms : V2Logits {
   }
 
   // Adds W f to what edges have.
-  template <int kEdges>
-  __device__ __forceinline__ void add_features(Fragment<S> (&z)[kEdges], const int64_t (&rows)[kEdges],
+  template <int kCount>
+  __device__ __forceinline__ void add_features(Fragment<S> (&z)[kCount], const int64_t (&rows)[kCount],
                                                int lane) const {
     for_features(0, edge_dim, [&](auto count, int f) {
-      constexpr int kCount = decltype(count)::value;
-      Fragment<Shape<T, kCount, 1, 1>> some[kEdges];
+      constexpr int kAtOnce = decltype(count)::value;
+      Fragment<Shape<T, kAtOnce, 1, 1>> some[kCount];
 #pragma unroll
-      for (int u = 0; u < kEdges; ++u) some[u] = some_features<kCount>(max(rows[u], int64_t{0}), f);
+      for (int u = 0; u < kCount; ++u) some[u] = some_features<kAtOnce>(max(rows[u], int64_t{0}), f);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) {
+      for (int j = 0; j < kAtOnce; ++j) {
         const auto w = weights(f + j, lane);
 #pragma unroll
-        for (int u = 0; u < kEdges; ++u) z[u].add(some[u][j], w);
+        for (int u = 0; u < kCount; ++u) z[u].add(some[u][j], w);
       }
     });
   }
@@ -113,7 +105,7 @@ struct Terms : V2Logits {
 
 template <class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
-    logits_kernel(Attention graph, Terms<S> terms, typename S::A* logits, EdgePlan plan) {
+    logits_kernel(Terms<S> terms, typename S::A* logits, EdgePlan plan) {
   using A = typename S::A;
   constexpr int kCount = kEdges<S>;
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
@@ -126,7 +118,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 #pragma unroll
   for (int s = 0; s < S::kSteps; ++s) heads[s] = terms.head(s, lane);
 
-  for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
+  for_edge_batches(terms, plan, batch, [&](int64_t first, int count) {
     for (int base = 0; base < count; base += kCount * S::kGroups) {
       Fragment<S> z[kCount];
       int at[kCount];
@@ -154,7 +146,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
           for (int i = s * S::kVec; i < (s + 1) * S::kVec; ++i) {
             dot += att[i] * (z[u][i] > A(0) ? z[u][i] : slope * z[u][i]);
           }
-          dot = terms.over_head(dot);
+          dot = lanes_sum(dot, terms.lanes);
           if (base + u * S::kGroups + group >= count || !is_first || heads[s] >= terms.heads) continue;
           logits[(first + at[u]) * terms.heads + heads[s]] = is_known[u] ? dot : A(NAN);
         }
@@ -162,41 +154,6 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
     }
   });
 }
-
-// Sums of kNumbers numbers each over the kLanes lanes of a group, which lanes share: afterwards the first `kHeld` are
-// those from `first` on, of a lane that `writes`.
-template <int kNumbers, int kLanes>
-struct ScatteredSums {
-  static constexpr int kHeld = kNumbers > kLanes ? kNumbers / kLanes : 1;
-  int first = 0;
-  bool writes = true;
-
-  template <class A>
-  __device__ __forceinline__ explicit ScatteredSums(A (&x)[kNumbers]) {
-    reduce<kNumbers, kLanes / 2>(x);
-  }
-
- private:
-  template <int kLeft, int kOffset, class A>
-  __device__ __forceinline__ void reduce(A (&x)[kNumbers]) {
-    if constexpr (kOffset > 0) {
-      const bool upper = threadIdx.x & kOffset;
-      if constexpr (kLeft > 1) {
-#pragma unroll
-        for (int i = 0; i < kLeft / 2; ++i) {
-          const A sent = upper ? x[i] : x[i + kLeft / 2], kept = upper ? x[i + kLeft / 2] : x[i];
-          x[i] = kept + __shfl_xor_sync(kAllLanes, sent, kOffset);
-        }
-        first += upper ? kLeft / 2 : 0;
-        reduce<kLeft / 2, kOffset / 2>(x);
-      } else {
-        x[0] += __shfl_xor_sync(kAllLanes, x[0], kOffset);
-        writes = writes && !upper;
-        reduce<kLeft, kOffset / 2>(x);
-      }
-    }
-  }
-};
 
 // Features of which a block adds up W's gradients at a time, in shared memory; the others are for other blocks (y).
 template <class S>
@@ -328,15 +285,16 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
               }
               sums.add(f + j - first_feature, of_weights);
             }
-            const ScatteredSums<kCount * kAtOnce, S::kLanes> total(of_features);
+            constexpr int kTogether = kCount * kAtOnce < S::kLanes ? kCount * kAtOnce : S::kLanes;
 #pragma unroll
-            for (int k = 0; k < total.kHeld; ++k) {
-              const int u = (total.first + k) / kAtOnce, j = (total.first + k) % kAtOnce;
+            for (int first = 0; first < kCount * kAtOnce; first += kTogether) {
+              const A total = transposed_sum<S::kLanes>(reinterpret_cast<A(&)[kTogether]>(of_features[first]));
+              const int u = (first + lane) / kAtOnce, j = (first + lane) % kAtOnce;
               int64_t row = rows[0];
 #pragma unroll
               for (int v = 1; v < kCount; ++v) row = u == v ? rows[v] : row;
-              if (!total.writes || row < 0) continue;
-              static_cast<T*>(g.features)[row * terms.edge_dim + f + j] = from_accumulate<T>(of_features[k]);
+              if (lane >= kTogether || row < 0) continue;
+              static_cast<T*>(g.features)[row * terms.edge_dim + f + j] = from_accumulate<T>(total);
             }
           });
         }
@@ -364,16 +322,6 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
     __syncthreads();
     add_up(0, 0);
   }
-}
-
-Attention graph_of(const V2Logits& task) {
-  Attention a{};
-  a.num_dst = task.num_dst;
-  a.num_src = task.num_src;
-  a.num_edges = task.num_edges;
-  a.rowptr = task.rowptr;
-  a.col = task.col;
-  return a;
 }
 
 template <class Launch>
@@ -404,8 +352,7 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
   if (task.num_edges == 0 || task.num_dst == 0) return cudaSuccess;
   const EdgePlan plan = plan_edges(task.num_edges);
   return for_terms(task, [&]<class S>(const Terms<S>& terms) {
-    logits_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(graph_of(task), terms,
-                                                                     static_cast<typename S::A*>(logits), plan);
+    logits_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(terms, static_cast<typename S::A*>(logits), plan);
     return cudaGetLastError();
   });
 }

@@ -315,15 +315,16 @@ def additive_v2_logits(
 ) -> Tensor:
     """Scores of GATv2: ``s[e, h] = att[h] · leaky_relu(x_dst[i, h] + x_src[j, h] + (W f_e)[h])``.
 
-    In memory proportional to the edges. On CUDA one kernel makes them where all heads have up to
-    512 channels, those of a head rounded up to a power of two (up to 128 and 32 in float64); else,
-    and on the CPU, what has channels, too, is made for some edges at a time.
+    In memory proportional to the edges. On CUDA one kernel makes them where a head has up to 128
+    channels (256 in half precision, 32 in float64), rounded up to a power of two, and all heads 512
+    (128 in float64); else, and on the CPU, what has channels, too, is made for some edges at a
+    time.
 
     Args:
         x_dst: ``[num_dst, heads, head_dim]``.
         x_src: ``[num_src, heads, head_dim]``.
         att: ``[heads, head_dim]``.
-        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``, each of one edge.
         weight: ``[heads * head_dim, F]``, with ``features``.
 
     Returns:
@@ -420,7 +421,7 @@ def edge_sddmm(a: Tensor, features: Tensor, graph: Graph) -> Tensor:
 
     Args:
         a: ``[num_dst, heads, F]``, or of one node, which then serves all.
-        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``, each of one edge.
 
     Returns:
         ``[E, heads]``, float32 (float64 for float64); 0 for entries of ``graph.col`` that are no
@@ -436,7 +437,7 @@ def edge_spmm(weight: Tensor, features: Tensor, graph: Graph) -> Tensor:
 
     Args:
         weight: ``[E, heads]``, of the dtype of ``features`` or float32.
-        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``, each of one edge.
 
     Returns:
         ``[num_dst, heads, F]``, of the dtype of ``features``.

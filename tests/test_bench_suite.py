@@ -358,7 +358,7 @@ def test_scopes():
     assert Scope.of("cpu", False, names=["Reddit"]).batches == ()
     cases = {case for section in SECTIONS.values() for case in section.cases(gpu)}
     compiled = [c for c in cases if getattr(c, "backend", "") in sections.COMPILED]
-    assert 5 < len(compiled) < 20  # each takes ten seconds
+    assert 5 < len(compiled) < 25  # each takes ten seconds
 
 
 def test_training_steps_of_all_batches():

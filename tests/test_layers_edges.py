@@ -62,6 +62,30 @@ def test_dropped_loops_may_have_any_features(layer, fill_value, device, fused):
 
 
 @pytest.mark.parametrize("layer", LOOPED)
+def test_means_of_sums_out_of_range(layer, device, fused):
+    """In float16, where a sum of features is more than there are numbers for."""
+    edge_index, x = square("hub", device)
+    edge_attr = torch.full((edge_index.size(1), 2), 100.0, device=device)
+    ours, _ = pair(layer, device, edge_dim=2)
+    expected = ours(x, edge_index, edge_attr)
+    with torch.autocast(device, torch.float16):
+        found = ours(x, edge_index, edge_attr)
+    torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=1e-1)
+    found = ours.half()(x.half(), edge_index, edge_attr.half())
+    torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=1e-1)
+    assert len(fused) == 3
+
+
+@pytest.mark.parametrize("layer", LOOPED)
+def test_no_features(layer, device):
+    """Which PyG takes: by its steps, in every call."""
+    edge_index, x = square("hub", device)
+    ours, theirs = pair(layer, device, edge_dim=0)
+    for _ in range(2):
+        assert_same_call(ours, theirs, x, edge_index, edge_features(edge_index, 0))
+
+
+@pytest.mark.parametrize("layer", LOOPED)
 def test_other_fill_values(layer, device, fused):
     edge_index, x = square("hub", device)
     for fill_value in (None, torch.nn.Parameter(torch.ones(3))):

@@ -11,6 +11,7 @@ from .accuracy import Accuracy
 from .attention import Attention
 from .case import Case
 from .conversion import IN_GRAPHS, ORDERS, PRECOMPUTED, Conversion
+from .edge_layers import LAYERS, EdgeLayer
 from .launches import Launches
 from .layers import Layer
 from .registry import BATCHES, DATASETS, DEGREES, KNOWN, LARGE, TREES
@@ -179,6 +180,18 @@ def heads(scope: Scope) -> Iterator[Case]:
                     yield Attention(name, scope.size(name), score, scope.dtypes[0], backend, *shape)
 
 
+def edge_features(scope: Scope) -> Iterator[Case]:
+    """PyG compiled on batches and without self-loops alone, for the minutes that takes."""
+    dtype = scope.dtypes[0]
+    for name in scope.select(*spread(scope)):
+        may_compile = KNOWN[name].is_batch and not scope.quick and scope.device == "cuda"
+        for layer in LAYERS[:2] if scope.quick else LAYERS:
+            for self_loops in (False,) if layer == "TransformerConv" else (False, True):
+                is_compiled = may_compile and not self_loops
+                for backend in ("auto", "pyg", *(("compiled",) if is_compiled else ())):
+                    yield EdgeLayer(name, scope.size(name), layer, dtype, backend, self_loops)
+
+
 def end_to_end(scope: Scope) -> Iterator[Case]:
     """Models in the outer loop, so that compiled code serves one data set after the other."""
     is_small = scope.quick or scope.device == "cpu"
@@ -242,6 +255,7 @@ SECTIONS = {
     "features": Section("Feature sizes", features),
     "batch-size": Section("Batch sizes", batch_size),
     "heads": Section("Heads", heads),
+    "edge-features": Section("Features of edges", edge_features),
     "end-to-end": Section("Training steps, end to end", end_to_end),
     "preprocess": Section("Preprocessing", preprocess),
     "memory": Section("Memory of layers", memory),

@@ -154,6 +154,12 @@ def heads(rows: list[Row]) -> list[Table]:
     return [pivot(f"Heads × features: {MS}", rows, index, shape)]
 
 
+def edge_features(rows: list[Row]) -> list[Table]:
+    loops = lambda row: "yes" if row["self_loops"] else "no"  # noqa: E731
+    index = {"graph": graph, "layer": lambda row: row["layer"], "self-loops": loops}
+    return [pivot(f"Layers: {MS}", rows, index, backend)]
+
+
 def end_to_end(rows: list[Row]) -> list[Table]:
     columns = ["graph", "model", "dtype", "layers", *steps.PHASES, "sum", "step", "speedup", ""]
     lines = []
@@ -256,6 +262,7 @@ TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
     "features": features,
     "batch-size": batch_sizes,
     "heads": heads,
+    "edge-features": edge_features,
     "end-to-end": end_to_end,
     "preprocess": conversion,
     "memory": layers,

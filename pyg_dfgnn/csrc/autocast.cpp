@@ -2,7 +2,8 @@
 // to the autocast dtype, as is additive's value; the scalars of the additive score and the vector of additive_v2's keep
 // their precision: they are small, and the kernels accumulate logits in float32 anyway. cosine, which has no matrix
 // product before it, promotes to its widest argument.
-#include <ATen/autocast_mode.h>
+#include "autocast.h"
+
 #include <torch/library.h>
 
 #include "call.h"
@@ -10,17 +11,11 @@
 namespace dfgnn {
 namespace {
 
-// Terms of the logits in half precision, which may be another one than autocast's.
-at::Tensor to_full_precision(const at::Tensor& t) {
-  return c10::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t;
-}
-
 template <c10::DispatchKey key, c10::DeviceType device>
 struct Autocast {
   static ForwardResult forward(Call call) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
-    const auto type = at::autocast::get_autocast_dtype(device);
-    const auto cast = [type](const at::Tensor& t) { return at::autocast::cached_cast(type, t, device); };
+    const auto cast = autocast_features<device>;
     for (auto* term : {&call.bias, &call.a_edge}) {
       if (term->has_value()) *term = to_full_precision(**term);
     }

@@ -1,10 +1,10 @@
 // Derivatives: every forward operator records one node, whose backward is the matching backward operator. That is
 // itself differentiable: where a graph is asked of it (create_graph=True) it is computed by differentiable operators.
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "call.h"
 #include "composite.h"
+#include "saved.h"
 
 namespace dfgnn {
 namespace {
@@ -12,10 +12,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-at::Tensor defined_or_empty(const OptTensor& t) { return t.value_or(at::Tensor()); }
-
-OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; }
 
 // The differentiable tensors of the call are a, b, c, a_edge and bias; they are separate arguments so that autograd
 // sees them, and optional ones since it takes an undefined Tensor for a variable.

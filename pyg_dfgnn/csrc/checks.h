@@ -49,6 +49,11 @@ inline void check_on_meta(std::initializer_list<NamedTensor> arguments) {
   }
 }
 
+// There, where other sizes may be symbols.
+inline void check_dimensions(const at::Tensor& t, const char* name, int64_t expected) {
+  TORCH_CHECK(t.dim() == expected, name, ": expected ", expected, " dimensions, got shape ", t.sym_sizes());
+}
+
 inline void check_features(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {
   TORCH_CHECK(t.dim() == 3, name, ": expected a 3-dimensional tensor [nodes, heads, head size], got shape ", t.sizes());
   TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of ", like_name, " (",
@@ -84,6 +89,18 @@ inline at::Tensor logit_term(const at::Tensor& t, const char* name, const at::Te
   return to_accumulate(t, accumulate_type(value.scalar_type()));
 }
 
+// The weights of edges and heads of sums of features, `like`, as the kernels read them.
+inline at::Tensor weights_of_edges(const at::Tensor& weight, int64_t num_edges, const at::Tensor& like,
+                                   const char* like_name) {
+  TORCH_CHECK(weight.dim() == 2 && weight.size(0) == num_edges && weight.size(1) >= 1,
+              "weight: expected shape [E, heads] with E = ", num_edges, ", got ", weight.sizes());
+  TORCH_CHECK(weight.scalar_type() == like.scalar_type() || weight.scalar_type() == at::kFloat,
+              "weight: expected the dtype of ", like_name, " (", like.scalar_type(), ") or float32, got ",
+              weight.scalar_type());
+  check_device(weight, "weight", like.device());
+  return to_accumulate(weight, accumulate_type(like.scalar_type()));
+}
+
 inline void check_probability(double dropout_p) {
   TORCH_CHECK(dropout_p >= 0.0 && dropout_p <= 1.0, "dropout_p: expected a probability in [0, 1], got ", dropout_p);
 }
@@ -111,6 +128,15 @@ bool check_csc(const Call& call, int64_t num_src, const at::Device& device) {
   TORCH_CHECK(call.perm->numel() == call.col.numel(), "perm: expected [E] = ", call.col.numel(), " entries, got ",
               call.perm->numel());
   return true;
+}
+
+// Of products with the transpose; where sizes may be symbols, too.
+template <class Call>
+void check_transposable(const Call& call) {
+  TORCH_CHECK(call.colptr.has_value() && call.row.has_value() && call.perm.has_value(),
+              "colptr, row, perm: expected all three of the CSC's tensors with transpose=True, got ",
+              call.colptr.has_value() + call.row.has_value() + call.perm.has_value());
+  TORCH_CHECK(call.colptr->sym_numel() > 0, "colptr: expected [N_src + 1] entries, got none");
 }
 
 }  // namespace dfgnn

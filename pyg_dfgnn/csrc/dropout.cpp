@@ -1,9 +1,9 @@
 #include "dropout.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "checks.h"
+#include "find_operator.h"
 
 namespace dfgnn {
 namespace {
@@ -24,9 +24,8 @@ at::Tensor dropout_mask_meta(const at::Tensor& seed, c10::SymInt num_edges, c10:
 }  // namespace
 
 at::Tensor dispatch_dropout_mask(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("dfgnn::dropout_mask", "")
-                             .typed<at::Tensor(const at::Tensor&, c10::SymInt, c10::SymInt, double)>();
+  static const auto op =
+      find_operator<at::Tensor(const at::Tensor&, c10::SymInt, c10::SymInt, double)>("dfgnn::dropout_mask");
   return op.call(seed, num_edges, heads, dropout_p);
 }
 

@@ -5,14 +5,18 @@
 // Each is linear in both operands, and its derivatives are the other two: any order of derivative is made of the three.
 // `a` is of every destination, or of one node that serves all.
 //
-// Features that are no edge's get 0, and eid has no row of features twice. Edges of features that are out of range make
-// NaN, and nothing of them goes into z.
-#include <ATen/autocast_mode.h>
+// Features that are no edge's get 0, and eid has no row of features twice: each is one edge's, which alone writes its
+// z. Edges of features that are out of range make NaN of s and y, and so of the derivatives of z, into which nothing of
+// them goes.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <limits>
+
+#include "autocast.h"
 #include "call.h"
 #include "checks.h"
+#include "find_operator.h"
 #include "products.h"
 
 namespace dfgnn {
@@ -28,6 +32,12 @@ void check_structure(T rowptr, T eid, const at::Device& device) {
   TORCH_CHECK(rowptr.numel() >= 1, "rowptr: expected [N + 1] entries, got none");
 }
 
+void check_rows(int64_t rows, const char* name, T like) {
+  TORCH_CHECK(rows >= 0, name, ": expected a number of rows, got ", rows);
+  TORCH_CHECK(!like.is_cuda() || rows < std::numeric_limits<int32_t>::max(), name,
+              ": expected fewer than 2^31 rows on CUDA, got ", rows);
+}
+
 void check_features_of_edges(T features, T eid) {
   const auto type = features.scalar_type();
   TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble,
@@ -35,22 +45,13 @@ void check_features_of_edges(T features, T eid) {
   TORCH_CHECK(features.dim() == 2 && features.size(1) >= 1,
               "features: expected shape [rows, F] with F of at least 1, got ", features.sizes());
   TORCH_CHECK(features.size(0) > 0 || eid.numel() == 0, "features: expected those of edges, got none");
+  check_rows(features.size(0), "features", features);
 }
 
 void check_nodes(T a, T rowptr) {
   check_value(a, "a");
   TORCH_CHECK(a.size(0) == 1 || a.size(0) == rowptr.numel() - 1,
               "a: expected one node or rowptr.numel() - 1 = ", rowptr.numel() - 1, ", got shape ", a.sizes());
-}
-
-at::Tensor checked_weight(T weight, T eid, T like, const char* name) {
-  TORCH_CHECK(weight.dim() == 2 && weight.size(0) == eid.numel() && weight.size(1) >= 1,
-              "weight: expected shape [E, heads] with E = ", eid.numel(), ", got ", weight.sizes());
-  TORCH_CHECK(weight.scalar_type() == like.scalar_type() || weight.scalar_type() == at::kFloat,
-              "weight: expected the dtype of ", name, " (", like.scalar_type(), ") or float32, got ",
-              weight.scalar_type());
-  check_device(weight, "weight", like.device());
-  return to_accumulate(weight, accumulate_type(like.scalar_type()));
 }
 
 Compressed compressed(T rowptr, T eid, int64_t rows) {
@@ -72,7 +73,7 @@ template <auto backend>
 at::Tensor edge_spmm(T rowptr, T eid, T weight, T features) {
   check_structure(rowptr, eid, features.device());
   check_features_of_edges(features, eid);
-  const auto weights = checked_weight(weight, eid, features, "features");
+  const auto weights = weights_of_edges(weight, eid.numel(), features, "features");
   return backend(compressed(rowptr, eid, features.size(0)), weights, features.contiguous().unsqueeze(1), false);
 }
 
@@ -80,45 +81,45 @@ template <auto backend>
 at::Tensor edge_spmm_t(T rowptr, T eid, T weight, T a, int64_t rows) {
   check_structure(rowptr, eid, a.device());
   check_nodes(a, rowptr);
-  const auto weights = checked_weight(weight, eid, a, "a");
+  const auto weights = weights_of_edges(weight, eid.numel(), a, "a");
   TORCH_CHECK(a.size(1) == weight.size(1), "a: expected as many heads as weight (", weight.size(1), "), got shape ",
               a.sizes());
-  TORCH_CHECK(rows >= 0, "rows: expected a number of rows, got ", rows);
+  check_rows(rows, "rows", a);
   return backend(compressed(rowptr, eid, rows), weights, a.contiguous());
 }
 
 at::Tensor edge_sddmm_meta(T rowptr, T eid, T a, T features) {
   check_on_meta({{"rowptr", rowptr}, {"eid", eid}, {"a", a}, {"features", features}});
+  check_dimensions(a, "a", 3);
   return at::empty_symint({eid.sym_numel(), a.sym_size(1)}, a.options().dtype(accumulate_type(a.scalar_type())));
 }
 
 at::Tensor edge_spmm_meta(T rowptr, T eid, T weight, T features) {
   check_on_meta({{"rowptr", rowptr}, {"eid", eid}, {"weight", weight}, {"features", features}});
+  check_dimensions(rowptr, "rowptr", 1);
+  check_dimensions(weight, "weight", 2);
+  check_dimensions(features, "features", 2);
   return at::empty_symint({rowptr.sym_size(0) - 1, weight.sym_size(1), features.sym_size(1)}, features.options());
 }
 
 at::Tensor edge_spmm_t_meta(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
   check_on_meta({{"rowptr", rowptr}, {"eid", eid}, {"weight", weight}, {"a", a}});
+  check_dimensions(a, "a", 3);
   return at::empty_symint({std::move(rows), a.sym_size(2)}, a.options());
 }
 
-template <class Signature>
-auto find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 at::Tensor dispatch_sddmm(T rowptr, T eid, T a, T features) {
-  static const auto op = find<at::Tensor(T, T, T, T)>("dfgnn::edge_sddmm");
+  static const auto op = find_operator<at::Tensor(T, T, T, T)>("dfgnn::edge_sddmm");
   return op.call(rowptr, eid, a, features);
 }
 
 at::Tensor dispatch_spmm(T rowptr, T eid, T weight, T features) {
-  static const auto op = find<at::Tensor(T, T, T, T)>("dfgnn::edge_spmm");
+  static const auto op = find_operator<at::Tensor(T, T, T, T)>("dfgnn::edge_spmm");
   return op.call(rowptr, eid, weight, features);
 }
 
 at::Tensor dispatch_spmm_t(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
-  static const auto op = find<at::Tensor(T, T, T, T, c10::SymInt)>("dfgnn::edge_spmm_t");
+  static const auto op = find_operator<at::Tensor(T, T, T, T, c10::SymInt)>("dfgnn::edge_spmm_t");
   return op.call(rowptr, eid, weight, a, std::move(rows));
 }
 
@@ -182,6 +183,9 @@ struct EdgeSpmmT : torch::autograd::Function<EdgeSpmmT> {
     const auto saved = ctx->get_saved_variables();
     const auto &rowptr = saved[0], &eid = saved[1], &weight = saved[2], &a = saved[3];
     variable_list result(5);
+    if (TORCH_GUARD_SIZE_OBLIVIOUS(grads[0].sym_size(0).sym_eq(0))) {  // z has no rows: entries are no edges
+      return {{}, {}, at::zeros_like(weight), at::zeros_like(a), {}};
+    }
     if (ctx->needs_input_grad(2)) result[2] = by_weight(rowptr, eid, a, grads[0], weight);
     if (ctx->needs_input_grad(3)) result[3] = by_nodes(rowptr, eid, weight, grads[0], a);
     return result;
@@ -201,24 +205,19 @@ at::Tensor edge_spmm_t_autograd(T rowptr, T eid, T weight, T a, c10::SymInt rows
 // As of sddmm and spmm: features are cast to the autocast dtype, weights keep their precision.
 template <c10::DispatchKey key, c10::DeviceType device>
 struct Autocast {
-  static at::Tensor cast(T t) { return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device); }
-  static at::Tensor full(T weight) {
-    return c10::isReducedFloatingType(weight.scalar_type()) ? weight.to(at::kFloat) : weight;
-  }
-
   static at::Tensor edge_sddmm(T rowptr, T eid, T a, T features) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_sddmm(rowptr, eid, cast(a), cast(features));
+    return dispatch_sddmm(rowptr, eid, autocast_features<device>(a), autocast_features<device>(features));
   }
 
   static at::Tensor edge_spmm(T rowptr, T eid, T weight, T features) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_spmm(rowptr, eid, full(weight), cast(features));
+    return dispatch_spmm(rowptr, eid, to_full_precision(weight), autocast_features<device>(features));
   }
 
   static at::Tensor edge_spmm_t(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_spmm_t(rowptr, eid, full(weight), cast(a), std::move(rows));
+    return dispatch_spmm_t(rowptr, eid, to_full_precision(weight), autocast_features<device>(a), std::move(rows));
   }
 };
 

@@ -4,14 +4,15 @@
 //   edge_softmax      p_e = exp(scale s_e) / sum over the edges of i of exp(scale s), 0 where all of these are 0
 // Entries of col behind rowptr[-1] get 0, edges of a node that is out of range NaN.
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <string>
 
 #include "call.h"
 #include "checks.h"
+#include "find_operator.h"
 #include "products.h"
+#include "saved.h"
 
 namespace dfgnn {
 namespace {
@@ -55,10 +56,9 @@ at::Tensor sum_edges(T rowptr, T col, T values, O colptr, O row, O perm, bool tr
   check_edge_numbers(values, "values", col);
   const auto numbers = to_accumulate(values, accumulate_type(values.scalar_type()));
   if (!transpose) return backend(by_destination(rowptr, col, 0), numbers);
-  TORCH_CHECK(colptr.has_value() && row.has_value() && perm.has_value(),
-              "colptr, row, perm: expected all three of the CSC's tensors with transpose=True, got none");
-  TORCH_CHECK(colptr->numel() >= 1, "colptr: expected [N_src + 1] entries, got none");
-  check_csc(Structure{rowptr, col, colptr, row, perm}, colptr->numel() - 1, values.device());
+  const Structure graph{rowptr, col, colptr, row, perm};
+  check_transposable(graph);
+  check_csc(graph, colptr->numel() - 1, values.device());
   return backend({colptr->contiguous(), row->contiguous(), perm->contiguous(), rowptr.numel() - 1}, numbers);
 }
 
@@ -84,6 +84,7 @@ at::Tensor edge_softmax_bwd(T grad, T alpha, T rowptr, T col, double scale) {
 at::Tensor additive_logits_meta(T rowptr, T col, T a_dst, T a_src, O colptr, O row, O perm) {
   check_on_meta({{"rowptr", rowptr}, {"col", col}, {"a_dst", a_dst}, {"a_src", a_src}});
   check_on_meta({{"colptr", colptr}, {"row", row}, {"perm", perm}});
+  check_dimensions(a_dst, "a_dst", 2);
   return at::empty_symint({col.sym_numel(), a_dst.sym_size(1)},
                           a_dst.options().dtype(accumulate_type(a_dst.scalar_type())));
 }
@@ -91,69 +92,55 @@ at::Tensor additive_logits_meta(T rowptr, T col, T a_dst, T a_src, O colptr, O r
 at::Tensor sum_edges_meta(T rowptr, T col, T values, O colptr, O row, O perm, bool transpose) {
   check_on_meta({{"rowptr", rowptr}, {"col", col}, {"values", values}});
   check_on_meta({{"colptr", colptr}, {"row", row}, {"perm", perm}});
-  TORCH_CHECK(!transpose || colptr.has_value(),
-              "colptr, row, perm: expected all three of the CSC's tensors with transpose=True, got none");
+  check_dimensions(values, "values", 2);
+  if (transpose) check_transposable(Structure{rowptr, col, colptr, row, perm});
   return at::empty_symint({(transpose ? *colptr : rowptr).sym_size(0) - 1, values.sym_size(1)},
                           values.options().dtype(accumulate_type(values.scalar_type())));
 }
 
 at::Tensor edge_softmax_meta(T rowptr, T col, T logits, double) {
   check_on_meta({{"rowptr", rowptr}, {"col", col}, {"logits", logits}});
+  check_dimensions(logits, "logits", 2);
   return at::empty_symint(logits.sym_sizes(), logits.options().dtype(accumulate_type(logits.scalar_type())));
 }
 
 at::Tensor edge_softmax_bwd_meta(T grad, T alpha, T rowptr, T col, double) {
   check_on_meta({{"grad", grad}, {"alpha", alpha}, {"rowptr", rowptr}, {"col", col}});
+  check_dimensions(alpha, "alpha", 2);
   return at::empty_symint(alpha.sym_sizes(), alpha.options().dtype(accumulate_type(alpha.scalar_type())));
 }
 
-template <class Signature>
-auto find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 at::Tensor dispatch_logits(const Structure& g, T a_dst, T a_src) {
-  static const auto op = find<at::Tensor(T, T, T, T, O, O, O)>("dfgnn::additive_logits");
+  static const auto op = find_operator<at::Tensor(T, T, T, T, O, O, O)>("dfgnn::additive_logits");
   return op.call(g.rowptr, g.col, a_dst, a_src, g.colptr, g.row, g.perm);
 }
 
 at::Tensor dispatch_sum(const Structure& g, T values, bool transpose) {
-  static const auto op = find<at::Tensor(T, T, T, O, O, O, bool)>("dfgnn::sum_edges");
+  static const auto op = find_operator<at::Tensor(T, T, T, O, O, O, bool)>("dfgnn::sum_edges");
   return op.call(g.rowptr, g.col, values, g.colptr, g.row, g.perm, transpose);
 }
 
 at::Tensor dispatch_softmax(T rowptr, T col, T logits, double scale) {
-  static const auto op = find<at::Tensor(T, T, T, double)>("dfgnn::edge_softmax");
+  static const auto op = find_operator<at::Tensor(T, T, T, double)>("dfgnn::edge_softmax");
   return op.call(rowptr, col, logits, scale);
 }
 
 at::Tensor dispatch_softmax_bwd(T grad, T alpha, T rowptr, T col, double scale) {
-  static const auto op = find<at::Tensor(T, T, T, T, double)>("dfgnn::edge_softmax_bwd");
+  static const auto op = find_operator<at::Tensor(T, T, T, T, double)>("dfgnn::edge_softmax_bwd");
   return op.call(grad, alpha, rowptr, col, scale);
-}
-
-OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; }
-
-// What goes with the operands, and comes back as the first of what was saved.
-variable_list tensors_of(const Structure& g) {
-  const auto tensor = [](const OptTensor& t) { return t.value_or(at::Tensor()); };
-  return {g.rowptr, g.col, tensor(g.colptr), tensor(g.row), tensor(g.perm)};
-}
-Structure structure_of(const variable_list& t) {
-  return {t[0], t[1], as_optional(t[2]), as_optional(t[3]), as_optional(t[4])};
 }
 
 struct AdditiveLogits : torch::autograd::Function<AdditiveLogits> {
   static Variable forward(AutogradContext* ctx, const Variable& a_dst, const Variable& a_src, const Structure& graph) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    ctx->save_for_backward(tensors_of(graph));
+    ctx->save_for_backward(with_structure(graph));
     ctx->saved_data["num_src"] = a_src.sym_size(0);
     ctx->saved_data["dtype"] = a_dst.scalar_type();
     return dispatch_logits(graph, a_dst, a_src);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto graph = structure_of(ctx->get_saved_variables());
+    const auto graph = saved_structure(ctx->get_saved_variables());
     const auto dtype = ctx->saved_data["dtype"].toScalarType();
     variable_list result(3);
     if (ctx->needs_input_grad(0)) result[0] = dispatch_sum(graph, grads[0], false).to(dtype);
@@ -168,17 +155,19 @@ struct AdditiveLogits : torch::autograd::Function<AdditiveLogits> {
 struct SumEdges : torch::autograd::Function<SumEdges> {
   static Variable forward(AutogradContext* ctx, const Variable& values, const Structure& graph, bool transpose) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    ctx->save_for_backward(tensors_of(graph));
+    ctx->save_for_backward(with_structure(graph));
     ctx->saved_data["transpose"] = transpose;
     ctx->saved_data["dtype"] = values.scalar_type();
     return dispatch_sum(graph, values, transpose);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto graph = structure_of(ctx->get_saved_variables());
+    const auto graph = saved_structure(ctx->get_saved_variables());
     const auto& grad = grads[0];
     at::Tensor of_edges;
-    if (ctx->saved_data["transpose"].toBool()) {
+    if (TORCH_GUARD_SIZE_OBLIVIOUS(grad.sym_size(0).sym_eq(0))) {  // no nodes: entries are no edges
+      of_edges = at::zeros_symint({graph.col.sym_numel(), grad.sym_size(1)}, grad.options());
+    } else if (ctx->saved_data["transpose"].toBool()) {
       const auto none = at::zeros_symint({graph.rowptr.sym_size(0) - 1, grad.sym_size(1)}, grad.options());
       of_edges = dispatch_logits(graph, none, grad);
     } else {

@@ -20,6 +20,8 @@
 #include "attention.h"
 #include "call.h"
 #include "checks.h"
+#include "find_operator.h"
+#include "saved.h"
 
 namespace dfgnn {
 namespace {
@@ -33,7 +35,7 @@ struct Chunk {
   int64_t begin, size;
   at::Tensor row, col, eid;
   at::Tensor is_edge, is_known;  // [size, 1]; known: in range, as no edge is not
-  at::Tensor features;           // [size, F]
+  at::Tensor features;           // accumulate type [size, F]
   at::Tensor terms;              // accumulate type [size, H, C], before leaky_relu
 };
 
@@ -72,8 +74,8 @@ Chunk make_chunk(const V2Operands& o, int64_t begin, int64_t size) {
   chunk.terms = take_rows(o.x_dst, chunk.row).to(type) + take_rows(o.x_src, chunk.col).to(type);
   if (o.features.has_value()) {
     chunk.eid = in_range(o.eid->narrow(0, begin, size), *o.features);
-    chunk.features = take_rows(*o.features, chunk.eid);
-    chunk.terms += at::linear(chunk.features.to(type), o.weight->to(type)).view(chunk.terms.sizes());
+    chunk.features = take_rows(*o.features, chunk.eid).to(type);
+    chunk.terms += at::linear(chunk.features, o.weight->to(type)).view(chunk.terms.sizes());
   }
   chunk.is_edge = is_edge.unsqueeze(1);
   chunk.is_known = is_known.unsqueeze(1);
@@ -95,7 +97,7 @@ void for_each_chunk(const V2Operands& o, F visit) {
 }
 
 void check(const V2Operands& o) {
-  check_features(o.x_src, "x_src", o.x_src, "x_src");
+  check_value(o.x_src, "x_src");
   check_features(o.x_dst, "x_dst", o.x_src, "x_src");
   const auto heads = o.x_src.size(1), channels = o.x_src.size(2);
   TORCH_CHECK(o.x_dst.sizes().slice(1) == o.x_src.sizes().slice(1), "x_dst: expected the heads and head size of x_src ",
@@ -151,18 +153,20 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
   check_device(grad, "grad", x_src.device());
   const auto type = accumulate_type(x_src.scalar_type());
   const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
+  const bool has_edges = o.num_edges() > 0 && x_dst.size(0) > 0;
 #ifdef DFGNN_WITH_CUDA
-  if (v2_takes_cuda(o)) {
+  if (has_edges && v2_takes_cuda(o)) {
     V2Operands both = o;
     both.graph = with_csc(o.graph, x_src.size(0));
     const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both);
     return {d_dst, d_src, like(d_att, att), d_features, like(d_weight, x_src)};
   }
 #endif
-  const auto zeros = [&](const at::Tensor& t) { return at::zeros_like(t, t.options().dtype(type)); };
-  const auto none = at::zeros({0}, x_src.options());
+  const auto zeros = [&](const O& t) {
+    return t ? at::zeros(t->sizes(), t->options().dtype(type)) : at::zeros({0}, x_src.options());
+  };
   const auto d_dst = zeros(x_dst), d_src = zeros(x_src), d_att = zeros(att);
-  const auto d_features = features ? zeros(*features) : none, d_weight = weight ? zeros(*weight) : none;
+  const auto d_features = zeros(features), d_weight = zeros(weight);
   for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
     const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_known.logical_not(), 0).unsqueeze(-1);
     d_att.add_((ds * at::leaky_relu(c.terms, negative_slope)).sum(0));
@@ -172,7 +176,7 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
     if (!features.has_value()) return;
     const auto d_linear = d_terms.flatten(1);
     add_rows(d_features, c.eid, d_linear.matmul(weight->to(type)));
-    d_weight.add_(d_linear.t().matmul(c.features.to(type)));
+    d_weight.add_(d_linear.t().matmul(c.features));
   });
   return {like(d_dst, x_dst), like(d_src, x_src), like(d_att, att), like(d_features, x_src), like(d_weight, x_src)};
 }
@@ -202,23 +206,23 @@ V2GradientTensors backward_meta(T grad, T rowptr, T col, T x_dst, T x_src, T att
                                 double slope, O colptr, O row, O perm) {
   check_meta({{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, slope});
   check_on_meta({{"grad", grad}});
-  const auto like = [&](const O& t) { return t ? at::empty_like(*t) : at::empty({0}, x_src.options()); };
+  const auto like = [&](const O& t) {
+    return t ? at::empty_symint(t->sym_sizes(), t->options()) : at::empty({0}, x_src.options());
+  };
   return {like(x_dst), like(x_src), like(att), like(features), like(weight)};
 }
 
 at::Tensor dispatch(const V2Operands& o) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("dfgnn::additive_v2_logits", "")
-                             .typed<at::Tensor(T, T, T, T, T, O, O, O, double, O, O, O)>();
+  static const auto op =
+      find_operator<at::Tensor(T, T, T, T, T, O, O, O, double, O, O, O)>("dfgnn::additive_v2_logits");
   const auto& g = o.graph;
   return op.call(g.rowptr, g.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope, g.colptr,
                  g.row, g.perm);
 }
 
 V2GradientTensors dispatch_backward(const at::Tensor& grad, const V2Operands& o) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("dfgnn::additive_v2_logits_bwd", "")
-                             .typed<V2GradientTensors(T, T, T, T, T, T, O, O, O, double, O, O, O)>();
+  static const auto op =
+      find_operator<V2GradientTensors(T, T, T, T, T, T, O, O, O, double, O, O, O)>("dfgnn::additive_v2_logits_bwd");
   const auto& g = o.graph;
   return op.call(grad, g.rowptr, g.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope,
                  g.colptr, g.row, g.perm);
@@ -235,23 +239,22 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& x_dst, const Variable& x_src, const Variable& att,
                           const OptTensor& features, const OptTensor& weight, const V2Operands& o) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    const auto saved = [](const OptTensor& t) { return t.value_or(at::Tensor()); };
-    ctx->save_for_backward({o.graph.rowptr, o.graph.col, saved(o.graph.colptr), saved(o.graph.row), saved(o.graph.perm),
-                            x_dst, x_src, att, saved(features), saved(weight), saved(o.eid)});
+    ctx->save_for_backward(with_structure(
+        o.graph, {x_dst, x_src, att, defined_or_empty(features), defined_or_empty(weight), defined_or_empty(o.eid)}));
     ctx->saved_data["negative_slope"] = o.negative_slope;
     return dispatch(o);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto optional = [](const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; };
-    V2Operands o{{saved[0], saved[1], optional(saved[2]), optional(saved[3]), optional(saved[4])},
-                 saved[5],
-                 saved[6],
-                 saved[7],
-                 optional(saved[8]),
-                 optional(saved[9]),
-                 optional(saved[10]),
+    const auto* of_call = saved.data() + kStructure;
+    V2Operands o{saved_structure(saved),
+                 of_call[0],
+                 of_call[1],
+                 of_call[2],
+                 as_optional(of_call[3]),
+                 as_optional(of_call[4]),
+                 as_optional(of_call[5]),
                  ctx->saved_data["negative_slope"].toDouble()};
     if (!at::GradMode::is_enabled()) {
       auto [d_dst, d_src, d_att, d_features, d_weight] = dispatch_backward(grads[0], o);

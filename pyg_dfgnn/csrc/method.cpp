@@ -142,17 +142,14 @@ constexpr ScoreCosts<TileCost> kTileCosts[6][2] = {
     {{{9, -1, 0}, {}, {13, -1, 0}}, {{18, -5, 3e4}, {}, {12, -2, 0}}},                             // large_half
 };
 constexpr double kTiny[2] = {2, 2.5};  // forward, backward
-// What a block costs more where logits have terms of their edges, whose places it looks up for each head: of one head,
-// and of heads of kEdgeTermsHead features, where shorter ones have more of them for the time of an edge.
-constexpr ScoreCosts<double> kEdgeTermsOfBlock[6][2] = {
-    {{20, 20, 48}, {118, 118, 190}},     // float32
-    {{36, 36, 80}, {200, 200, 290}},     // half
-    {{150, 150, 260}, {580, 580, 700}},  // small_float32
-    {{200, 200, 340}, {750, 750, 900}},  // small_half
-    {{10, 0, 24}, {60, 0, 95}},          // large_float32
-    {{18, 0, 40}, {100, 0, 145}},        // large_half
+// What a block costs more where logits have terms of their edges (a_edge, bias), whose places it looks up for each
+// head: so much with heads of kEdgeTermsHead features, and more with shorter ones, which have more of them for the time
+// of an edge. Fitted to PATTERN's and CLUSTER's times (H100) with heads of 1 x 128, 2 x 64, 4 x 32 and 8 x 16.
+constexpr ScoreCosts<double> kEdgeTermsOfBlock[2][2] = {
+    {{20, 20, 48}, {118, 118, 190}},  // float32: forward, backward
+    {{36, 36, 64}, {130, 130, 250}},  // half
 };
-constexpr double kEdgeTermsHead = 16;
+constexpr double kEdgeTermsHead = 128;
 // What an edge counts of that, and for resident, where rows are of equal length, which is what the others do best.
 constexpr double kEqualRows = 0.5, kEqualRowsOfResident = 0.6;
 
@@ -171,9 +168,9 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
   const double block = cost.block * (is_tiny ? kTiny[is_backward] : 1);
   const double call = cost.call / static_cast<double>(attention.heads());
   const bool has_edge_terms = attention.a_edge.defined() || attention.bias.defined();
-  const bool is_small = kind == small_float32 || kind == small_half;
-  const double head = is_small ? kEdgeTermsHead / static_cast<double>(attention.head_dim()) : 1;
-  const double terms = has_edge_terms ? head * of_score(kEdgeTermsOfBlock[kind][is_backward], attention.score) : 0;
+  const bool is_half = attention.value.element_size() == 2;
+  const double head = kEdgeTermsHead / static_cast<double>(attention.head_dim());
+  const double terms = has_edge_terms ? head * of_score(kEdgeTermsOfBlock[is_half][is_backward], attention.score) : 0;
   const double edge = kind == float32 && has_equal_rows(attention) ? kEqualRows : 1;
   return (block + terms) * static_cast<double>(blocks) + call < edge * edges + cost.node * nodes;
 }

@@ -1,12 +1,12 @@
 #include "products.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <tuple>
 
 #include "call.h"
 #include "checks.h"
+#include "find_operator.h"
 
 namespace dfgnn {
 namespace {
@@ -20,12 +20,6 @@ void check_structure(const Structure& graph, int64_t num_src, const at::Device& 
   TORCH_CHECK(num_src > 0 || graph.col.numel() == 0, "col: expected no entries where there are no source nodes, got ",
               graph.col.numel());
   check_csc(graph, num_src, device);
-}
-
-void check_transposable(bool transpose, O colptr) {
-  TORCH_CHECK(!transpose || colptr.has_value(),
-              "colptr, row, perm: expected all three of the CSC's tensors with transpose=True, got none");
-  TORCH_CHECK(!transpose || colptr->sym_numel() > 0, "colptr: expected [N_src + 1] entries, got none");
 }
 
 template <auto backend>
@@ -43,18 +37,13 @@ at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
 template <auto backend>
 at::Tensor spmm(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
   check_value(x, "x");
-  check_transposable(transpose, colptr);
+  if (transpose) check_transposable(Structure{rowptr, col, colptr, row, perm});
   const int64_t num_src = transpose ? colptr->numel() - 1 : x.size(0);
   check_structure({rowptr, col, colptr, row, perm}, num_src, x.device());
   if (transpose) check_nodes(x, "x", rowptr.numel() - 1, "rowptr.numel() - 1");
-  TORCH_CHECK(weight.dim() == 2 && weight.size(0) == col.numel() && weight.size(1) >= 1,
-              "weight: expected shape [E, heads] with E = ", col.numel(), ", got ", weight.sizes());
-  TORCH_CHECK(weight.scalar_type() == x.scalar_type() || weight.scalar_type() == at::kFloat,
-              "weight: expected the dtype of x (", x.scalar_type(), ") or float32, got ", weight.scalar_type());
-  check_device(weight, "weight", x.device());
+  const auto weights = weights_of_edges(weight, col.numel(), x, "x");
   TORCH_CHECK(x.size(1) == weight.size(1) || x.size(1) == 1, "x: expected one head or as many as weight (",
               weight.size(1), "), got shape ", x.sizes());
-  const auto weights = to_accumulate(weight, accumulate_type(x.scalar_type()));
   if (transpose) {
     return backend({colptr->contiguous(), row->contiguous(), perm->contiguous(), rowptr.numel() - 1}, weights,
                    x.contiguous(), sum_heads);
@@ -76,7 +65,9 @@ at::Tensor sddmm_meta(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
 at::Tensor spmm_meta(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
   check_meta({rowptr, col, colptr, row, perm});
   check_on_meta({{"weight", weight}, {"x", x}});
-  check_transposable(transpose, colptr);
+  check_dimensions(weight, "weight", 2);
+  check_dimensions(x, "x", 3);
+  if (transpose) check_transposable(Structure{rowptr, col, colptr, row, perm});
   const auto num_rows = (transpose ? *colptr : rowptr).sym_size(0) - 1;
   return at::empty_symint({num_rows, sum_heads ? c10::SymInt(1) : weight.sym_size(1), x.sym_size(2)}, x.options());
 }
@@ -84,16 +75,13 @@ at::Tensor spmm_meta(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bo
 }  // namespace
 
 at::Tensor dispatch_sddmm(const Structure& g, const at::Tensor& a, const at::Tensor& b) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("dfgnn::sddmm", "").typed<at::Tensor(T, T, T, T, O, O, O)>();
+  static const auto op = find_operator<at::Tensor(T, T, T, T, O, O, O)>("dfgnn::sddmm");
   return op.call(g.rowptr, g.col, a, b, g.colptr, g.row, g.perm);
 }
 
 at::Tensor dispatch_spmm(const Structure& g, const at::Tensor& weight, const at::Tensor& x, bool transpose,
                          bool sum_heads) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("dfgnn::spmm", "")
-                             .typed<at::Tensor(T, T, T, T, O, O, O, bool, bool)>();
+  static const auto op = find_operator<at::Tensor(T, T, T, T, O, O, O, bool, bool)>("dfgnn::spmm");
   return op.call(g.rowptr, g.col, weight, x, g.colptr, g.row, g.perm, transpose, sum_heads);
 }
 

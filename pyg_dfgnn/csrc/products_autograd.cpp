@@ -2,12 +2,12 @@
 // x_j over the edges e = (i <- j), and ^T for the sum over the edges of a source:
 //   da = spmm(ds, b),  db = spmm^T(ds, a);    dw = sddmm(dy, x),  dx = spmm^T(w, dy);   and of spmm^T with i and j
 // exchanged. What has one head for all is summed over the heads, and the other way round.
-#include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "autocast.h"
 #include "call.h"
 #include "products.h"
+#include "saved.h"
 
 namespace dfgnn {
 namespace {
@@ -16,31 +16,18 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-at::Tensor defined_or_empty(const OptTensor& t) { return t.value_or(at::Tensor()); }
-
-OptTensor as_optional(const at::Tensor& t) { return t.defined() ? OptTensor(t) : std::nullopt; }
-
-void save(AutogradContext* ctx, const Variable& first, const Variable& second, const Structure& g) {
-  ctx->save_for_backward(
-      {first, second, g.rowptr, g.col, defined_or_empty(g.colptr), defined_or_empty(g.row), defined_or_empty(g.perm)});
-}
-
-Structure saved_structure(const variable_list& saved) {
-  return {saved[2], saved[3], as_optional(saved[4]), as_optional(saved[5]), as_optional(saved[6])};
-}
-
 bool one_head(const at::Tensor& x) { return x.sym_size(1) == 1; }
 
 struct SddmmFunction : torch::autograd::Function<SddmmFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& a, const Variable& b, const Structure& graph) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    save(ctx, a, b, graph);
+    ctx->save_for_backward(with_structure(graph, {a, b}));
     return dispatch_sddmm(graph, a, b);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto &a = saved[0], &b = saved[1], &ds = grads[0];
+    const auto &a = saved[kStructure], &b = saved[kStructure + 1], &ds = grads[0];
     const auto graph = saved_structure(saved);
     variable_list result(3);
     if (ctx->needs_input_grad(0)) result[0] = dispatch_spmm(graph, ds, b, false, one_head(a));
@@ -55,14 +42,14 @@ struct SpmmFunction : torch::autograd::Function<SpmmFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& weight, const Variable& x, const Structure& graph,
                           bool transpose, bool sum_heads) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    save(ctx, weight, x, graph);
+    ctx->save_for_backward(with_structure(graph, {weight, x}));
     ctx->saved_data["transpose"] = transpose;
     return dispatch_spmm(graph, weight, x, transpose, sum_heads);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto &weight = saved[0], &x = saved[1], &dy = grads[0];
+    const auto &weight = saved[kStructure], &x = saved[kStructure + 1], &dy = grads[0];
     const auto graph = saved_structure(saved);
     const bool transpose = ctx->saved_data["transpose"].toBool();
     variable_list result(5);
@@ -89,19 +76,15 @@ at::Tensor spmm_autograd(T rowptr, T col, T weight, T x, O colptr, O row, O perm
 // Features are cast to the autocast dtype; weights, which are few, keep their precision.
 template <c10::DispatchKey key, c10::DeviceType device>
 struct Autocast {
-  static at::Tensor cast(const at::Tensor& t) {
-    return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
-  }
-
   static at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_sddmm({rowptr, col, colptr, row, perm}, cast(a), cast(b));
+    return dispatch_sddmm({rowptr, col, colptr, row, perm}, autocast_features<device>(a), autocast_features<device>(b));
   }
 
   static at::Tensor spmm(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
-    const auto full = c10::isReducedFloatingType(weight.scalar_type()) ? weight.to(at::kFloat) : weight;
-    return dispatch_spmm({rowptr, col, colptr, row, perm}, full, cast(x), transpose, sum_heads);
+    return dispatch_spmm({rowptr, col, colptr, row, perm}, to_full_precision(weight), autocast_features<device>(x),
+                         transpose, sum_heads);
   }
 };
 

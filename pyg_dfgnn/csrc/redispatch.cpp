@@ -1,16 +1,10 @@
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include <limits>
 
 #include "call.h"
+#include "find_operator.h"
 
 namespace dfgnn {
 namespace {
-
-template <class Signature>
-auto find(const char* name, const char* overload) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
-}
 
 // EntryOf<Declared, op> is used for the types of its functions alone.
 struct Declared {
@@ -44,10 +38,10 @@ auto call_with_route(const Call& call, const Handle& handle, const Args&... args
 template <Op op>
 ForwardResult forward(const Call& c) {
   using E = EntryOf<Declared, op>;
-  static const auto dot = find<decltype(E::dot_fwd)>(kForwardName<op>, "dot");
-  static const auto cosine = find<decltype(E::cosine_fwd)>(kForwardName<op>, "cosine");
-  static const auto additive = find<decltype(E::additive_fwd)>(kForwardName<op>, "additive");
-  static const auto additive_v2 = find<decltype(E::additive_v2_fwd)>(kForwardName<op>, "additive_v2");
+  static const auto dot = find_operator<decltype(E::dot_fwd)>(kForwardName<op>, "dot");
+  static const auto cosine = find_operator<decltype(E::cosine_fwd)>(kForwardName<op>, "cosine");
+  static const auto additive = find_operator<decltype(E::additive_fwd)>(kForwardName<op>, "additive");
+  static const auto additive_v2 = find_operator<decltype(E::additive_v2_fwd)>(kForwardName<op>, "additive_v2");
   switch (c.score) {
     case Score::dot:
       return call_with_route<op>(c, dot, c.rowptr, c.col, c.a, c.b, c.c, c.scale, c.bias, c.dropout_p, c.seed, c.colptr,
@@ -67,10 +61,10 @@ ForwardResult forward(const Call& c) {
 template <Op op>
 CallGradients backward(const Call& c, const BackwardInputs& in) {
   using E = EntryOf<Declared, op>;
-  static const auto dot = find<decltype(E::dot_bwd)>(kBackwardName<op>, "dot");
-  static const auto cosine = find<decltype(E::cosine_bwd)>(kBackwardName<op>, "cosine");
-  static const auto additive = find<decltype(E::additive_bwd)>(kBackwardName<op>, "additive");
-  static const auto additive_v2 = find<decltype(E::additive_v2_bwd)>(kBackwardName<op>, "additive_v2");
+  static const auto dot = find_operator<decltype(E::dot_bwd)>(kBackwardName<op>, "dot");
+  static const auto cosine = find_operator<decltype(E::cosine_bwd)>(kBackwardName<op>, "cosine");
+  static const auto additive = find_operator<decltype(E::additive_bwd)>(kBackwardName<op>, "additive");
+  static const auto additive_v2 = find_operator<decltype(E::additive_v2_bwd)>(kBackwardName<op>, "additive_v2");
   const auto with_head = [&c, &in](const auto& handle, const auto&... rest) {
     return call_with_route<op>(c, handle, in.grad_out, in.grad_lse, in.out, in.lse, c.rowptr, c.col, *c.colptr, *c.row,
                                *c.perm, c.a, c.b, c.c, rest...);
@@ -122,7 +116,7 @@ CallGradients dispatch_backward(const Call& call, const BackwardInputs& inputs) 
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T col, c10::SymInt num_src) {
   static const auto op =
-      find<std::tuple<at::Tensor, at::Tensor, at::Tensor>(T, T, c10::SymInt)>("dfgnn::csr_to_csc", "");
+      find_operator<std::tuple<at::Tensor, at::Tensor, at::Tensor>(T, T, c10::SymInt)>("dfgnn::csr_to_csc");
   return op.call(rowptr, col, num_src);
 }
 

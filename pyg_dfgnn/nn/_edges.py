@@ -3,12 +3,13 @@
 from typing import Optional, Union
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.typing import OptTensor, SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..graph import Graph
-from ..ops import edge_softmax
+from ..ops import edge_softmax, edge_spmm
 
 
 def edge_features(
@@ -51,7 +52,8 @@ def with_loops(
 ) -> Tensor:
     """The features of all edges, among them those that PyG gives self-loops. Scriptable.
 
-    Those of loops that the graph had, and that were dropped, are 0, whatever they were.
+    Those of loops that the graph had, and that were dropped, are there, too: no ``eid`` tells of
+    them.
 
     Args:
         edge_attr: ``[E]`` or ``[E, edge_dim]``, of the edges of ``edge_index``.
@@ -68,16 +70,12 @@ def with_loops(
     if not graph.self_loops:
         return features
     loops = min(graph.num_src, graph.num_dst)
-    # The node of each edge; of loops that were dropped it is `bound`.
-    num_edges, bound = edge_attr.size(0), max(graph.num_dst, graph.num_src)
-    rows = destinations(graph)
-    nodes = rows if flow == "source_to_target" else graph.col.long()
-    is_kept = (rows < graph.num_dst) & (graph.eid < num_edges)
-    eid = graph.eid.masked_fill(~is_kept, num_edges).long()
-    index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
-    features = features.masked_fill((index == bound).unsqueeze(1), 0.0)
     if isinstance(fill_value, str):
-        filled = _reduce(features, index, bound + 1, fill_value)[:loops]
+        by_rows = flow == "source_to_target"
+        if by_rows and (fill_value == "sum" or fill_value == "add" or fill_value == "mean"):
+            filled = _sums_of_rows(features, graph, loops, fill_value == "mean")
+        else:
+            filled = _reduce(features, graph, flow, fill_value)[:loops]
     elif isinstance(fill_value, Tensor):
         value = fill_value.to(features.device, features.dtype)
         if edge_attr.dim() == 1 and value.dim() == 1:
@@ -88,13 +86,38 @@ def with_loops(
     return torch.cat([features, filled])
 
 
-def _reduce(src: Tensor, index: Tensor, size: int, reduction: str) -> Tensor:
-    """``src [E, D]`` reduced by group; groups of nothing are 0, with "mul" 1. Scriptable."""
-    zeros = src.new_zeros([size, src.size(1)])
+def _sums_of_rows(features: Tensor, graph: Graph, loops: int, mean: bool) -> Tensor:
+    """The sums, or means, of the features ``[E, D]`` of the edges to each of the first nodes, but
+    for loops. Scriptable."""
+    padded = F.pad(features, [0, 0, 0, loops])  # loops that were added count 0
+    precision = torch.promote_types(features.dtype, torch.float32)
+    alike = torch.zeros([graph.col.size(0), 1], dtype=precision, device=features.device)
+    if not mean:
+        return edge_spmm(alike + 1, padded, graph).squeeze(1)[:loops].to(features.dtype)
+    # Means of all, which are in the range of the features, where their sums may not be.
+    means = edge_spmm(edge_softmax(alike, graph), padded, graph).squeeze(1)[:loops]
+    degree = graph.rowptr.diff()[:loops].to(torch.float64)
+    return (means * (degree / (degree - 1).clamp(min=1)).unsqueeze(1)).to(features.dtype)
+
+
+def _reduce(features: Tensor, graph: Graph, flow: str, reduction: str) -> Tensor:
+    """The features ``[E, D]`` reduced over the edges of each node, but for loops that were dropped;
+    of no edges 0, with "mul" 1. Scriptable."""
+    # The node of each edge; of loops that were dropped it is `bound`.
+    num_edges, bound = features.size(0), max(graph.num_dst, graph.num_src)
+    rows = destinations(graph)
+    nodes = rows if flow == "source_to_target" else graph.col.long()
+    is_kept = (rows < graph.num_dst) & (graph.eid < num_edges)
+    eid = graph.eid.masked_fill(~is_kept, num_edges).long()
+    index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
+    src = features.masked_fill((index == bound).unsqueeze(1), 0.0)
+
+    zeros = src.new_zeros([bound + 1, src.size(1)])
     if reduction == "sum" or reduction == "add" or reduction == "mean":
-        out = _sum(src, index, size)
+        out = _sum(src, index, bound + 1)
         if reduction == "mean":
-            out = out / _sum(src.new_ones([src.size(0), 1]), index, size).clamp(min=1)
+            ones = src.new_ones([num_edges, 1])
+            out = out / _sum(ones, index, bound + 1).clamp(min=1)
         return out
     index = index.unsqueeze(1).expand_as(src)
     if reduction == "mul":

@@ -194,7 +194,7 @@ class FusedConv(MessagePassing):
             and not torch.nn.modules.module._has_any_global_hook()
             and edge_attr.dim() in (1, 2)
             and edge_attr.size(0) == num_edges(graph)
-            and width == lin.weight.size(1)
+            and width == lin.weight.size(1) > 0
             and edge_attr.dtype in _DTYPES
             and (edge_attr.dtype == lin.weight.dtype or is_autocast(edge_attr))
         )

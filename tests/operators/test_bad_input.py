@@ -328,6 +328,21 @@ ON_META = {
     "additive_v2_logits": lambda g, x, w: {
         "rowptr": g.rowptr, "col": g.col, "x_dst": x, "x_src": x, "att": x[0]
     },
+    "edge_sddmm": lambda g, x, w: {"rowptr": g.rowptr, "eid": g.col, "a": x, "features": x[:, 0]},
+    "edge_spmm": lambda g, x, w: {
+        "rowptr": g.rowptr, "eid": g.col, "weight": w, "features": x[:, 0]
+    },
+    "edge_spmm_t": lambda g, x, w: {
+        "rowptr": g.rowptr, "eid": g.col, "weight": w, "a": x, "rows": 9
+    },
+    "additive_logits": lambda g, x, w: {
+        "rowptr": g.rowptr, "col": g.col, "a_dst": x[..., 0], "a_src": x[..., 0]
+    },
+    "sum_edges": lambda g, x, w: {"rowptr": g.rowptr, "col": g.col, "values": w},
+    "edge_softmax": lambda g, x, w: {"rowptr": g.rowptr, "col": g.col, "logits": w},
+    "edge_softmax_bwd": lambda g, x, w: {
+        "grad": w, "alpha": w, "rowptr": g.rowptr, "col": g.col
+    },
 }  # fmt: skip
 
 
@@ -345,6 +360,33 @@ def test_others_on_meta(name, device):
         unnamed = [v for k, v in wrong.items() if not isinstance(k, str)]
         with pytest.raises(RuntimeError, match="expected a tensor on meta"):
             getattr(torch.ops.dfgnn, name)(*unnamed, **named)
+
+
+@pytest.mark.parametrize(
+    ("name", "operand"),
+    [
+        ("spmm", "x"),
+        ("spmm", "weight"),
+        ("edge_sddmm", "a"),
+        ("edge_spmm", "weight"),
+        ("edge_spmm", "features"),
+        ("edge_spmm_t", "a"),
+        ("additive_logits", "a_dst"),
+        ("sum_edges", "values"),
+        ("edge_softmax", "logits"),
+        ("edge_softmax_bwd", "alpha"),
+    ],
+)
+def test_dimensions(name, operand, device):
+    """Of what sizes are taken from, on the meta device too."""
+    graph = graphs.make("hub", device)
+    x = torch.randn(graph.num_src, HEADS, HEAD_DIM, device=device)
+    given = ON_META[name](graph, x, torch.ones(graph.capacity, HEADS, device=device))
+    given |= {operand: given[operand].flatten()}
+    for kind in (device, "meta"):
+        moved = {k: t.to(kind) if isinstance(t, Tensor) else t for k, t in given.items()}
+        with pytest.raises(RuntimeError, match=rf"\b{operand}: expected"):
+            getattr(torch.ops.dfgnn, name)(**moved)
 
 
 def test_transposed_product_of_an_empty_csc(device):

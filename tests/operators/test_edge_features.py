@@ -226,6 +226,38 @@ def test_sum_edges(name, transpose, device):
             assert not gradient[csr.num_edges :].any()
 
 
+def test_long_rows(device):
+    """Sums of many terms are as exact as of few."""
+    csr = graphs.from_degrees([200_000], 7).to(device)
+    tenths = torch.full((csr.capacity, 1), 0.1, device=device)
+    total = torch.ops.dfgnn.sum_edges(csr.rowptr, csr.col, values=tenths)
+    assert abs(float(total) / (csr.capacity * float(tenths[0].double())) - 1) < 1e-6
+    logits = tenths.log().index_fill(0, torch.tensor([0], device=device), 0.0).requires_grad_()
+    exact = logits.detach().double().requires_grad_()
+    found = torch.ops.dfgnn.edge_softmax(csr.rowptr, csr.col, logits=logits)
+    wanted = exact.softmax(0)
+    torch.testing.assert_close(found.double(), wanted, rtol=2e-6, atol=0)
+    projection = torch.rand_like(wanted)
+    (gradient,) = torch.autograd.grad((found * projection.float()).sum(), logits)
+    (wanted,) = torch.autograd.grad((wanted * projection).sum(), exact)
+    assert_near(gradient, wanted, 1e-5, "gradient", terms=0)
+
+
+def test_no_rows_for_entries(device):
+    """Entries that are no edges, of no features and of no sources."""
+    rowptr, zero = torch.zeros(2, device=device).int(), torch.zeros(1, device=device).int()
+    weight = torch.ones(1, 2, device=device, requires_grad=True)
+    a = torch.ones(1, 2, 3, device=device, requires_grad=True)
+    z = torch.ops.dfgnn.edge_spmm_t(rowptr, zero, weight=weight, a=a, rows=0)
+    assert z.shape == (0, 3)
+    for gradient in torch.autograd.grad(z.sum(), [weight, a]):
+        assert not gradient.any()
+    csc = {"colptr": zero, "row": zero, "perm": zero}
+    y = torch.ops.dfgnn.sum_edges(rowptr, zero, values=weight, **csc, transpose=True)
+    assert y.shape == (0, 2)
+    assert not torch.autograd.grad(y.sum(), weight)[0].any()
+
+
 @pytest.mark.parametrize("transpose", [False, True])
 def test_opcheck_of_sums_and_softmax(transpose, device):
     csr = graphs.mixed(device)

@@ -176,6 +176,38 @@ def test_edges_that_are_out_of_range(what, number, order, device):
     torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=1e-4)
 
 
+def test_features_without_numbers(device):
+    csr = graphs.mixed(device)
+    x_dst, x_src, att = (t.requires_grad_() for t in v2_operands(csr, width=0))
+    features = torch.ones(csr.capacity, 0, device=device, requires_grad=True)
+    weight = torch.ones(att.numel(), 0, device=device, requires_grad=True)
+    found = v2_logits(csr, x_dst, x_src, att, features, weight)
+    torch.testing.assert_close(found, v2_logits(csr, x_dst, x_src, att), rtol=0, atol=0)
+    gradients = torch.autograd.grad(found.sum(), [x_dst, features, weight])
+    assert [g.shape for g in gradients] == [x_dst.shape, features.shape, weight.shape]
+
+
+def test_no_destinations_but_entries(device):
+    """That are no edges then."""
+    x = torch.ones(3, 2, 4, device=device, requires_grad=True)
+    none, zero = torch.zeros(0, 2, 4, device=device), torch.zeros(1, device=device).int()
+    att = torch.ones(2, 4, device=device, requires_grad=True)
+    csc = {"colptr": torch.tensor([0, 1, 1, 1], device=device).int(), "row": zero, "perm": zero}
+    found = torch.ops.dfgnn.additive_v2_logits(zero, zero, x_dst=none, x_src=x, att=att, **csc)
+    assert found.tolist() == [[0, 0]]
+    for gradient in torch.autograd.grad(found.sum(), [x, att]):
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
+def test_wrong_dtypes(dtype, device):
+    csr = graphs.mixed(device)
+    x_dst, x_src, att = v2_operands(csr, width=0)
+    graph = graph_of(csr)
+    with pytest.raises(RuntimeError, match="x_src: expected float32, float16, bfloat16 or float64"):
+        ops.additive_v2_logits(x_dst.to(dtype), x_src.to(dtype), att, graph, SLOPE)
+
+
 def test_wrong_shapes(device):
     csr = graphs.mixed(device)
     x_dst, x_src, att, features, weight = v2_operands(csr)
@@ -191,15 +223,26 @@ def test_wrong_shapes(device):
             backward(grad.to(device), graph.rowptr, graph.col, x_dst=x_dst, x_src=x_src, att=att)
 
 
-@pytest.mark.parametrize("width", [0, 3])
-def test_opcheck(width, device):
+@pytest.mark.parametrize("width", [0, 1, 3])
+@pytest.mark.parametrize("channels", [5, 8])
+def test_opcheck(width, channels, device):
+    """Of operands that are not contiguous, too."""
     csr = graphs.mixed(device)
     g = graph_of(csr)
     names = ("x_dst", "x_src", "att", "features", "weight")
-    leaves = [t.requires_grad_() for t in v2_operands(csr, width=width)]
+    operands = v2_operands(csr, channels=channels, width=width)
+    leaves = [t.mT.contiguous().mT.requires_grad_() for t in operands]
     kwargs = dict(zip(names, leaves, strict=False), negative_slope=SLOPE)
     kwargs |= {"eid": g.eid} if width else {}
     torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits, (g.rowptr, g.col), kwargs)
+    grad = normal(csr, csr.capacity, 2)
+    kwargs = {k: t.detach() if isinstance(t, Tensor) else t for k, t in kwargs.items()}
+    torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits_bwd, (grad, g.rowptr, g.col), kwargs)
+
+
+def test_opcheck_of_additive_logits(device):
+    csr = graphs.mixed(device)
+    g = graph_of(csr)
     a = [normal(csr, n, 2).requires_grad_() for n in (csr.num_dst, csr.num_src)]
     kwargs = {"a_dst": a[0], "a_src": a[1], "colptr": g.colptr, "row": g.row, "perm": g.perm}
     torch.library.opcheck(torch.ops.dfgnn.additive_logits, (g.rowptr, g.col), kwargs)

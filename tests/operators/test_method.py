@@ -33,6 +33,8 @@ for line in sys.stdin:
     }
     if "tiles" in route:
         route["tiles"] = torch.tensor(route["tiles"], dtype=torch.int32)
+    for name in {"a_edge", "bias"} & route.keys():
+        route[name] = torch.zeros(num_edges, heads, dtype=x.dtype)
     route |= {"max_degree": max_degree, "method": method}
     out, _ = torch.ops.dfgnn.attention(rowptr, col, **operands[score], **route)
     if backward:
@@ -296,6 +298,28 @@ def test_few_edges_in_tiles(log, backward, most):
     for edges in (most, most + 1):
         found = log(3, "float32", "dot", "auto", 1, 64, edges, backward=backward, **TILES)
         assert found.startswith("dfgnn: method=tile: ") == (edges > most)
+
+
+@pytest.mark.parametrize(
+    "terms", [{"bias": True}, {"a_edge": True}, {"bias": True, "a_edge": True}]
+)
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "backward", "a_block"),
+    [
+        ("float32", 128, False, 21 + 48),
+        ("float32", 128, True, 30 + 190),
+        ("float32", 64, True, 30 + 2 * 190),
+        ("bfloat16", 128, False, 10 + 64),
+        ("bfloat16", 16, True, 85 + 8 * 250),
+    ],
+)
+def test_terms_of_edges_in_tiles(log, dtype, head_dim, backward, a_block, terms):
+    """Tile's blocks look up the places of edges, for each head."""
+    sizes = {"head_dim": head_dim, "tiles": [0, 1], "tile_blocks": 1000, "backward": backward}
+    sizes |= dict.fromkeys(terms, True)
+    for edges, is_tile in ((a_block - 1, False), (a_block + 31, True)):
+        found = log(3, dtype, "additive", "auto", num_edges=1000 * edges, **sizes)
+        assert found.startswith("dfgnn: method=tile: ") == is_tile
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-// Numbers of edges by rows (csrc/products.h).
+// Numbers of edges by rows (csrc/products.h). Sums are of doubles, so that those of a row of a million edges are as
+// exact as those of a few.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,10 +44,12 @@ at::Tensor sum_edges_cpu(const Compressed& graph, const at::Tensor& values) {
     const auto* x = values.const_data_ptr<scalar_t>();
     auto* out = rows.mutable_data_ptr<scalar_t>();
     for_rows(graph, H, [&](int64_t r, int64_t begin, int64_t end) {
+      c10::SmallVector<double, 32> sums(H, 0.0);
       for (int64_t c = begin; c < end; ++c) {
         const int64_t e = positions ? std::clamp<int64_t>(positions[c], 0, graph.num_edges() - 1) : c;
-        for (int64_t h = 0; h < H; ++h) out[r * H + h] += x[e * H + h];
+        for (int64_t h = 0; h < H; ++h) sums[h] += x[e * H + h];
       }
+      std::copy(sums.begin(), sums.end(), out + r * H);
     });
   });
   return rows;
@@ -62,13 +66,13 @@ at::Tensor edge_softmax_cpu(const Compressed& graph, const at::Tensor& logits, d
       for (int64_t h = 0; h < H; ++h) {
         auto most = -std::numeric_limits<scalar_t>::infinity();
         for (int64_t e = begin; e < end; ++e) most = std::max(most, factor * s[e * H + h]);
-        scalar_t sum = 0;
+        double sum = 0;
         for (int64_t e = begin; e < end; ++e) {
           const auto logit = factor * s[e * H + h];
           sum += out[e * H + h] = logit == -INFINITY ? 0 : std::exp(logit - most);
         }
         if (sum == 0) continue;
-        for (int64_t e = begin; e < end; ++e) out[e * H + h] /= sum;
+        for (int64_t e = begin; e < end; ++e) out[e * H + h] /= static_cast<scalar_t>(sum);
       }
     });
   });
@@ -84,10 +88,11 @@ at::Tensor edge_softmax_bwd_cpu(const Compressed& graph, const at::Tensor& grad,
     const int64_t H = grad.size(1);
     for_rows(graph, H, [&](int64_t, int64_t begin, int64_t end) {
       for (int64_t h = 0; h < H; ++h) {
-        scalar_t sum = 0;
-        for (int64_t e = begin; e < end; ++e) sum += p[e * H + h] * g[e * H + h];
+        double sum = 0;
+        for (int64_t e = begin; e < end; ++e) sum += static_cast<double>(p[e * H + h]) * g[e * H + h];
+        const auto of_row = static_cast<scalar_t>(sum);
         for (int64_t e = begin; e < end; ++e) {
-          out[e * H + h] = static_cast<scalar_t>(scale) * p[e * H + h] * (g[e * H + h] - sum);
+          out[e * H + h] = static_cast<scalar_t>(scale) * p[e * H + h] * (g[e * H + h] - of_row);
         }
       }
     });

@@ -5,8 +5,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <limits>
-
 #include "../attention.h"
 #include "../logits.h"
 #include "tensors.h"
@@ -44,8 +42,7 @@ struct Task {
       weight = padded(o.weight->to(type).t().reshape({edge_dim, heads, o.x_src.size(2)}), channels);
     }
     check_sizes(x_dst.size(0), x_src.size(0), heads, channels);
-    TORCH_CHECK(edge_dim < std::numeric_limits<int32_t>::max() / 1024,
-                "features: expected fewer than 2^21 numbers of an edge, got ", edge_dim);
+    TORCH_CHECK(edge_dim < 1 << 18, "features: expected fewer than 2^18 numbers of an edge on CUDA, got ", edge_dim);
     task = {type_of(x_src),
             x_dst.size(0),
             x_src.size(0),
@@ -89,7 +86,7 @@ V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& o)
   const Task t(o);
   const int64_t channels = o.x_src.size(2), edge_dim = t.task.edge_dim;
   const auto x_dst = at::empty_like(t.x_dst), x_src = at::empty_like(t.x_src);
-  const auto features = edge_dim > 0 ? at::zeros_like(t.features) : at::zeros({0}, o.x_src.options());
+  const auto features = o.features ? at::zeros_like(t.features) : at::zeros({0}, o.x_src.options());
   const auto terms = at::empty({1 + edge_dim, t.task.heads, t.task.channels}, t.att.options());
   const auto partial = at::empty({cuda::v2_partial(t.task)}, t.att.options());
   const auto weights = grad.contiguous();
@@ -98,9 +95,12 @@ V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& o)
                                     terms.mutable_data_ptr(), partial.mutable_data_ptr()};
   C10_CUDA_CHECK(cuda::v2_gradients(t.task, gradients, c10::cuda::getCurrentCUDAStream()));
   const auto unpadded = [&](const at::Tensor& x) { return x.narrow(-1, 0, channels).contiguous(); };
-  const auto of_weight = edge_dim > 0 ? unpadded(terms.narrow(0, 1, edge_dim)).view({edge_dim, -1}).t().contiguous()
-                                      : at::zeros({0}, t.att.options());
-  return {unpadded(x_dst), unpadded(x_src), unpadded(terms[0]), features, of_weight};
+  const auto of_att = terms[0].narrow(-1, 0, channels).clone(at::MemoryFormat::Contiguous);
+  const auto of_features = terms.narrow(0, 1, edge_dim).narrow(-1, 0, channels);  // [F, H, C]
+  const auto of_weight = o.weight
+                             ? of_features.permute({1, 2, 0}).clone(at::MemoryFormat::Contiguous).view_as(*o.weight)
+                             : at::zeros({0}, t.att.options());
+  return {unpadded(x_dst), unpadded(x_src), of_att, features, of_weight};
 }
 
 }  // namespace dfgnn
