@@ -1,5 +1,8 @@
 // A warp takes a row, 32 heads at a time: its numbers are neighbours in memory, and so are those of its lanes. Of long
-// rows the warps of a block take slices.
+// rows the warps of a block take slices, and sums are of doubles, as a lane adds up thousands of numbers one by one. Of
+// graphs of short rows a thread takes a row of a head.
+#include <algorithm>
+
 #include "edge_softmax.h"
 #include "row_blocks.cuh"
 
@@ -9,6 +12,7 @@ namespace {
 // Which numbers of a row are a lane's: those of one head, of every `apart`-th entry. Other lanes have the same head.
 class HeadLanes {
  public:
+  static constexpr int kKept = 16;  // numbers that are read once, and kept
   int head, first, apart;
   bool has_some;
 
@@ -60,35 +64,38 @@ class HeadLanes {
   }
 };
 
-constexpr int kKept = 16;  // numbers of a lane that are read once, and kept
+// A thread has all numbers of a head in a short row.
+class OneLane {
+ public:
+  static constexpr int kKept = 8, first = 0, apart = 1;
+  static constexpr bool has_some = true;
+  int head;
 
-// Calls visit(k, e) with the entries of a row that are the lane's; k counts them. Of a row that a warp's registers hold
-// (is_kept) by a loop that compilers can unroll.
-template <class Visit>
-__device__ __forceinline__ void for_kept(const HeadLanes& lanes, const Range& row, const Visit& visit) {
+  template <class X, class Combine>
+  __device__ __forceinline__ X over_lanes(X x, const Combine&) const {
+    return x;
+  }
+};
+
+// Calls visit(k, e) with the entries of a row that are the lane's; k counts them. Of a row that the registers of a
+// head's lanes hold (is_kept) by a loop that compilers can unroll.
+template <class Lanes, class Visit>
+__device__ __forceinline__ void for_kept(const Lanes& lanes, const Range& row, const Visit& visit) {
 #pragma unroll
-  for (int k = 0; k < kKept; ++k) {
+  for (int k = 0; k < Lanes::kKept; ++k) {
     const int64_t e = row.begin + lanes.first + k * lanes.apart;
     if (lanes.has_some && e < row.end) visit(k, e);
   }
 }
-template <class Visit>
-__device__ __forceinline__ void for_all(const HeadLanes& lanes, const Range& row, const Visit& visit) {
+template <class Lanes, class Visit>
+__device__ __forceinline__ void for_all(const Lanes& lanes, const Range& row, const Visit& visit) {
   if (!lanes.has_some) return;
 #pragma unroll 4
   for (int64_t e = row.begin + lanes.first; e < row.end; e += lanes.apart) visit(e);
 }
-__device__ __forceinline__ bool is_kept(const HeadLanes& lanes, const Range& row) {
-  return row.size() <= kKept * lanes.apart;
-}
-
-// Calls visit(lanes, r, entries, is_slice) with every row of the block and up to 32 of its heads.
-template <class A, class Visit>
-__device__ __forceinline__ void for_rows_and_heads(const Typed<A>& a, const RowPlan& plan, const Visit& visit) {
-  for_rows(a.rowptr, a.num_dst, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice) {
-    for (int base = 0; base < a.heads; base += kWarp) visit(HeadLanes(a.heads, base), r, entries, is_slice);
-    __syncwarp();
-  });
+template <class Lanes>
+__device__ __forceinline__ bool is_kept(const Lanes& lanes, const Range& row) {
+  return row.size() <= Lanes::kKept * lanes.apart;
 }
 
 struct Add {
@@ -98,26 +105,34 @@ struct Add {
   }
 };
 
+// What the lanes of a head do with a row r. join: of what they have each, what all of them, and of a long row all warps
+// of the block, have together.
 template <class A>
-__global__ void __launch_bounds__(RowPlan::kThreads)
-    sums_kernel(Typed<A> a, Index position, const A* values, A* result, RowPlan plan) {
-  __shared__ A scratch[RowPlan::kWarps][kWarp];
-  for_rows_and_heads(a, plan, [&](const HeadLanes& lanes, int r, const Range& row, bool is_slice) {
-    A sum = A(0);
+struct Sums {
+  using Shared = double;
+  Typed<A> a;
+  Index position;
+  const A* values;
+  A* result;
+
+  template <class Lanes, class Join>
+  __device__ __forceinline__ void operator()(const Lanes& lanes, int r, const Range& row, bool is_slice,
+                                             const Join& join) const {
+    double sum = 0;
     for_all(lanes, row, [&](int64_t c) {
       const int64_t e = position.data ? clamp_to(position[c], a.num_edges - 1) : c;
       sum += values[a.scalar(e, lanes.head)];
     });
-    sum = lanes.over_lanes(sum, Add());
-    if (is_slice) sum = lanes.over_warps(sum, scratch, Add());
-    if (lanes.first == 0 && (!is_slice || threadIdx.x < kWarp)) result[a.scalar(r, lanes.head)] = sum;
-  });
-}
+    sum = join(sum, Add());
+    if (lanes.first == 0 && (!is_slice || threadIdx.x < kWarp)) result[a.scalar(r, lanes.head)] = static_cast<A>(sum);
+  }
+};
 
 // The largest logit, and the sum of exp(logit - most).
 template <class A>
 struct Weights {
-  A most, sum;
+  A most;
+  double sum;
 
   __device__ __forceinline__ void add(A s) {
     if (s > most) {
@@ -136,13 +151,19 @@ struct Merge {
 };
 
 template <class A>
-__global__ void __launch_bounds__(RowPlan::kThreads)
-    softmax_kernel(Typed<A> a, const A* logits, A scale, A* result, RowPlan plan) {
-  __shared__ Weights<A> scratch[RowPlan::kWarps][kWarp];
-  for_rows_and_heads(a, plan, [&](const HeadLanes& lanes, int, const Range& row, bool is_slice) {
+struct Softmax {
+  using Shared = Weights<A>;
+  Typed<A> a;
+  const A* logits;
+  A scale;
+  A* result;
+
+  template <class Lanes, class Join>
+  __device__ __forceinline__ void operator()(const Lanes& lanes, int, const Range& row, bool is_slice,
+                                             const Join& join) const {
     const auto of_sum = [](A sum) { return sum == A(0) ? A(0) : A(1) / sum; };
     if (!is_slice && is_kept(lanes, row)) {
-      A kept[kKept], most = -INFINITY, sum = A(0);
+      A kept[Lanes::kKept], most = -INFINITY, sum = A(0);
       for_kept(lanes, row,
                [&](int k, int64_t e) { most = max(most, kept[k] = scale * logits[a.scalar(e, lanes.head)]); });
       most = lanes.over_lanes(most, [](A x, A y) { return max(x, y); });
@@ -151,26 +172,30 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
       for_kept(lanes, row, [&](int k, int64_t e) { result[a.scalar(e, lanes.head)] = kept[k] * share; });
       return;
     }
-    Weights<A> weights = {-INFINITY, A(0)};
+    Weights<A> weights = {-INFINITY, 0};
     for_all(lanes, row, [&](int64_t e) { weights.add(scale * logits[a.scalar(e, lanes.head)]); });
-    weights = lanes.over_lanes(weights, Merge());
-    if (is_slice) weights = lanes.over_warps(weights, scratch, Merge());
-    const A share = of_sum(weights.sum);
+    weights = join(weights, Merge());
+    const A share = of_sum(static_cast<A>(weights.sum));
     for_all(lanes, row, [&](int64_t e) {
       const int64_t at = a.scalar(e, lanes.head);
       result[at] = exp_difference(scale * logits[at], weights.most) * share;
     });
-  });
-}
+  }
+};
 
 template <class A>
-__global__ void __launch_bounds__(RowPlan::kThreads)
-    softmax_backward_kernel(Typed<A> a, const A* grad, const A* alpha, A scale, A* result, RowPlan plan) {
-  __shared__ A scratch[RowPlan::kWarps][kWarp];
-  for_rows_and_heads(a, plan, [&](const HeadLanes& lanes, int, const Range& row, bool is_slice) {
-    A sum = A(0);
+struct SoftmaxBackward {
+  using Shared = double;
+  Typed<A> a;
+  const A *grad, *alpha;
+  A scale;
+  A* result;
+
+  template <class Lanes, class Join>
+  __device__ __forceinline__ void operator()(const Lanes& lanes, int, const Range& row, bool is_slice,
+                                             const Join& join) const {
     if (!is_slice && is_kept(lanes, row)) {
-      A weight[kKept], weighted[kKept];
+      A sum = A(0), weight[Lanes::kKept], weighted[Lanes::kKept];
       for_kept(lanes, row, [&](int k, int64_t e) {
         const int64_t at = a.scalar(e, lanes.head);
         weight[k] = alpha[at];
@@ -181,51 +206,116 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
                [&](int k, int64_t e) { result[a.scalar(e, lanes.head)] = scale * (weighted[k] - weight[k] * sum); });
       return;
     }
+    double total = 0;
     for_all(lanes, row, [&](int64_t e) {
       const int64_t at = a.scalar(e, lanes.head);
-      sum += alpha[at] * grad[at];
+      total += alpha[at] * grad[at];
     });
-    sum = lanes.over_lanes(sum, Add());
-    if (is_slice) sum = lanes.over_warps(sum, scratch, Add());
+    const A sum = static_cast<A>(join(total, Add()));
     for_all(lanes, row, [&](int64_t e) {
       const int64_t at = a.scalar(e, lanes.head);
       result[at] = scale * alpha[at] * (grad[at] - sum);
     });
-  });
+  }
+};
+
+constexpr int64_t kShortRow = 32, kLongRow = 256;  // the longest for a thread and for a warp
+
+// Of every so many rows a warp takes those of more than `shortest` edges, and the block those of more than kLongRow, up
+// to 32 heads at a time.
+template <class Task>
+__global__ void __launch_bounds__(RowPlan::kThreads) rows_kernel(Task task, int rows_per_warp, int64_t shortest) {
+  __shared__ typename Task::Shared scratch[RowPlan::kWarps][kWarp];
+  __shared__ unsigned long_rows[RowPlan::kWarps];
+  const auto& a = task.a;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const auto first_row = [&](int w) {
+    return (static_cast<int64_t>(blockIdx.x) * RowPlan::kWarps + w) * rows_per_warp;
+  };
+  const auto take = [&](int64_t r, bool is_slice) {
+    const Range edges = row_range(a.rowptr, static_cast<int>(r), a.num_edges);
+    for (int base = 0; base < a.heads; base += kWarp) {
+      const HeadLanes lanes(a.heads, base);
+      task(lanes, static_cast<int>(r), is_slice ? warp_slice(edges) : edges, is_slice,
+           [&](auto x, const auto& combine) {
+             x = lanes.over_lanes(x, combine);
+             return is_slice ? lanes.over_warps(x, scratch, combine) : x;
+           });
+      __syncwarp();
+    }
+  };
+  const int64_t own = first_row(warp) + lane;
+  int64_t size = -1;
+  if (lane < rows_per_warp && own < a.num_dst) size = row_range(a.rowptr, static_cast<int>(own), a.num_edges).size();
+  const unsigned of_block = __ballot_sync(kAllLanes, size > kLongRow);
+  if (lane == 0) long_rows[warp] = of_block;
+  for (unsigned left = __ballot_sync(kAllLanes, size >= shortest && size <= kLongRow); left != 0; left &= left - 1) {
+    take(first_row(warp) + __ffs(left) - 1, false);
+  }
+  __syncthreads();
+  for (int w = 0; w < RowPlan::kWarps; ++w) {
+    for (unsigned left = long_rows[w]; left != 0; left &= left - 1) take(first_row(w) + __ffs(left) - 1, true);
+  }
 }
 
-// Calls launch(a Typed, RowPlan) where there are rows.
-template <class Launch>
-cudaError_t for_rows_of(const Products& graph, const Launch& launch) {
+// Short rows by a thread for each head.
+template <class Task>
+__global__ void __launch_bounds__(RowPlan::kThreads) short_rows_kernel(Task task) {
+  const auto& a = task.a;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * RowPlan::kThreads + threadIdx.x;
+  if (i >= a.num_dst * a.heads) return;
+  const int r = static_cast<int>(i / a.heads);
+  const Range row = row_range(a.rowptr, r, a.num_edges);
+  if (row.size() > kShortRow) return;
+  task(OneLane{static_cast<int>(i % a.heads)}, r, row, false, [](auto x, const auto&) { return x; });
+}
+
+// Where a warp would have little to do with most rows, threads take the short ones.
+template <class Task>
+cudaError_t launch(const Task& task, cudaStream_t stream) {
+  const auto& a = task.a;
+  constexpr int64_t kMean = 16, kThreads = RowPlan::kThreads;
+  const bool is_short = a.num_edges <= kMean * a.num_dst;
+  if (is_short) {
+    const auto blocks = static_cast<unsigned>((a.num_dst * a.heads + kThreads - 1) / kThreads);
+    short_rows_kernel<<<blocks, kThreads, 0, stream>>>(task);
+  }
+  const int rows_per_block = plan_rows(a.num_dst, a.num_edges).rows_per_block;
+  const int rows_per_warp = is_short ? kWarp : std::max(1, rows_per_block / RowPlan::kWarps);
+  const int64_t rows = int64_t{rows_per_warp} * RowPlan::kWarps;
+  rows_kernel<<<static_cast<unsigned>((a.num_dst + rows - 1) / rows), kThreads, 0, stream>>>(
+      task, rows_per_warp, is_short ? kShortRow + 1 : 0);
+  return cudaGetLastError();
+}
+
+// Calls of_type.operator()<A>(a Typed) where there are rows.
+template <class OfType>
+cudaError_t for_type_of(const Products& graph, const OfType& of_type) {
   if (graph.num_rows == 0) return cudaSuccess;
   const Attention a = operands_of(graph);
-  const RowPlan plan = plan_rows(graph.num_rows, graph.num_edges);
-  graph.type == Type::f64 ? launch(Typed<double>{a}, plan) : launch(Typed<float>{a}, plan);
-  return cudaGetLastError();
+  return graph.type == Type::f64 ? of_type(Typed<double>{a}) : of_type(Typed<float>{a});
 }
 
 }  // namespace
 
 cudaError_t sum_edges(const Products& graph, const void* values, void* result, cudaStream_t stream) {
-  return for_rows_of(graph, [&]<class A>(const Typed<A>& a, const RowPlan& plan) {
-    sums_kernel<A><<<plan.blocks, RowPlan::kThreads, 0, stream>>>(a, graph.position, static_cast<const A*>(values),
-                                                                  static_cast<A*>(result), plan);
+  return for_type_of(graph, [&]<class A>(const Typed<A>& a) {
+    return launch(Sums<A>{a, graph.position, static_cast<const A*>(values), static_cast<A*>(result)}, stream);
   });
 }
 
 cudaError_t edge_softmax(const Products& graph, const void* logits, double scale, void* result, cudaStream_t stream) {
-  return for_rows_of(graph, [&]<class A>(const Typed<A>& a, const RowPlan& plan) {
-    softmax_kernel<A><<<plan.blocks, RowPlan::kThreads, 0, stream>>>(
-        a, static_cast<const A*>(logits), static_cast<A>(scale), static_cast<A*>(result), plan);
+  return for_type_of(graph, [&]<class A>(const Typed<A>& a) {
+    return launch(Softmax<A>{a, static_cast<const A*>(logits), static_cast<A>(scale), static_cast<A*>(result)}, stream);
   });
 }
 
 cudaError_t edge_softmax_backward(const Products& graph, const void* grad, const void* alpha, double scale,
                                   void* result, cudaStream_t stream) {
-  return for_rows_of(graph, [&]<class A>(const Typed<A>& a, const RowPlan& plan) {
-    softmax_backward_kernel<A>
-        <<<plan.blocks, RowPlan::kThreads, 0, stream>>>(a, static_cast<const A*>(grad), static_cast<const A*>(alpha),
-                                                        static_cast<A>(scale), static_cast<A*>(result), plan);
+  return for_type_of(graph, [&]<class A>(const Typed<A>& a) {
+    return launch(SoftmaxBackward<A>{a, static_cast<const A*>(grad), static_cast<const A*>(alpha),
+                                     static_cast<A>(scale), static_cast<A*>(result)},
+                  stream);
   });
 }
 

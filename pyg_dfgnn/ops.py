@@ -281,6 +281,38 @@ def spmm(
     )
 
 
+def node_scores(x: Tensor, att: Tensor) -> Tensor:
+    """GAT's scores of nodes: ``a[i, h] = att[h] · x[i, h]``.
+
+    Differentiable any number of times; gradients have the same bits in every run.
+
+    Args:
+        x: ``[N, heads, head_dim]``.
+        att: ``[heads, head_dim]``, of the dtype of ``x`` or float32.
+
+    Returns:
+        ``[N, heads]``, float32 (float64 for float64).
+    """
+    return torch.ops.dfgnn.node_scores(x, att)[0]
+
+
+def gat_scores(
+    x_src: Tensor, x_dst: Tensor, att_src: Tensor, att_dst: Tensor
+) -> tuple[Tensor, Tensor]:
+    """:func:`node_scores` of sources and of destinations: in one pass where these are one tensor.
+
+    Args:
+        x_src: ``[num_src, heads, head_dim]``.
+        x_dst: ``[num_dst, heads, head_dim]``.
+        att_src: ``[heads, head_dim]``.
+        att_dst: The same.
+
+    Returns:
+        ``[num_src, heads]`` and ``[num_dst, heads]``, float32 (float64 for float64).
+    """
+    return torch.ops.dfgnn.gat_scores(x_src, x_dst, att_src, att_dst)
+
+
 def additive_logits(a_dst: Tensor, a_src: Tensor, graph: Graph) -> Tensor:
     """Sums of the two ends of every edge: ``s[e, h] = a_dst[i, h] + a_src[j, h]``.
 

@@ -20,7 +20,8 @@ from .workload import Workload
 
 LAYERS = ("TransformerConv", "GATConv", "GATv2Conv")
 CHECKED_GRAPHS = 8
-TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2}  # relative to the largest element
+# Relative to the largest element; GATv2's gradients change with the side of 0 that a number is on.
+TOLERANCE = {"fp32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
 
 
 @dataclass(frozen=True)

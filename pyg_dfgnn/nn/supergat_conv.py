@@ -11,7 +11,7 @@ from torch_geometric.typing import OptTensor, SparseTensor, torch_sparse
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from ..graph import Graph, build_graph
-from ..ops import additive_logits, logits_attention, sddmm
+from ..ops import additive_logits, gat_scores, logits_attention, sddmm
 from ._edges import destinations, order_of_edges
 from ._fused import (
     FusedConv,
@@ -118,15 +118,16 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         """The aggregated messages ``[N, heads, out_channels]``."""
         logits = sddmm(x, x, graph)
         if self.att_r is not None:  # "MX"; TorchScript would compile what compares strings for "SD"
-            dst, src = (x * self.att_r).sum(dim=-1), (x * self.att_l).sum(dim=-1)
+            src, dst = gat_scores(x, x, self.att_l.squeeze(0), self.att_r.squeeze(0))
+            dtype = torch.promote_types(dtype_of_sums(x), self.att_r.dtype)
             logits = additive_logits(dst, src, graph) * logits.sigmoid()
         else:
-            dst = x
+            dtype = x.dtype
             logits = logits / math.sqrt(self.out_channels)
         logits = F.leaky_relu(logits, self.negative_slope)
         dropout_p = self.dropout_p()
         out = logits_attention(logits, x, graph, dropout_p, self.method)
-        return as_in_autocast(out.to(dst.dtype))
+        return as_in_autocast(out.to(dtype))
 
     def attend(
         self, x: Tensor, edge_index: Union[Tensor, SparseTensor, Graph], num_nodes: int
