@@ -239,7 +239,7 @@ def multiply_heads(x: Tensor, weight: Tensor) -> Tensor:
         weight: ``[H, C, D]``.
     """
     N, H, C, D = x.size(0), x.size(1), x.size(2), weight.size(2)
-    if not x.is_cuda or not torch.is_grad_enabled():
+    if not x.is_cuda:
         return torch.einsum("nhc,hcd->nhd", x, weight)
     if H * C * H * D <= 65536:
         apart = torch.diag_embed(weight.permute(1, 2, 0))  # [C, D, H, H]
