@@ -55,18 +55,18 @@ struct Terms : V2Logits {
   }
   // Of features from f on.
   template <int kCount>
-  __device__ __forceinline__ Fragment<Shape<T, kCount, 1, 1>> some_features(int64_t row, int f) const {
+  __device__ __forceinline__ Fragment<Shape<T, kCount, 1, 1>> some_features(int64_t offset, int f) const {
     Fragment<Shape<T, kCount, 1, 1>> some;
-    some.load(static_cast<const T*>(features) + row * edge_dim + f, 0, kCount);
+    some.load(static_cast<const T*>(features) + offset + f, 0, kCount);
     return some;
   }
   __device__ __forceinline__ int head(int s, int lane) const { return (s * S::kLanes + lane) * S::kVec / channels; }
 
-  // The features of the edge at position e: row 0 where there are none, -1 where they are out of range.
-  __device__ __forceinline__ int64_t row_of_features(int64_t e) const {
+  // Where the features of the edge at position e begin: 0 where there are none, -1 where they are out of range.
+  __device__ __forceinline__ int64_t offset_of_features(int64_t e) const {
     if (edge_dim == 0) return 0;
     const int64_t found = eid[e];
-    return static_cast<uint64_t>(found) < static_cast<uint64_t>(num_features) ? found : -1;
+    return static_cast<uint64_t>(found) < static_cast<uint64_t>(num_features) ? found * edge_dim : -1;
   }
 
   // Calls visit(the number of features, f) so that all are visited, some at a time where rows of them are whole
@@ -83,13 +83,13 @@ struct Terms : V2Logits {
 
   // Adds W f to what edges have.
   template <int kCount>
-  __device__ __forceinline__ void add_features(Fragment<S> (&z)[kCount], const int64_t (&rows)[kCount],
+  __device__ __forceinline__ void add_features(Fragment<S> (&z)[kCount], const int64_t (&offsets)[kCount],
                                                int lane) const {
     for_features(0, edge_dim, [&](auto count, int f) {
       constexpr int kAtOnce = decltype(count)::value;
       Fragment<Shape<T, kAtOnce, 1, 1>> some[kCount];
 #pragma unroll
-      for (int u = 0; u < kCount; ++u) some[u] = some_features<kAtOnce>(max(rows[u], int64_t{0}), f);
+      for (int u = 0; u < kCount; ++u) some[u] = some_features<kAtOnce>(max(offsets[u], int64_t{0}), f);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         const auto w = weights(f + j, lane);
@@ -119,24 +119,26 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   for (int s = 0; s < S::kSteps; ++s) heads[s] = terms.head(s, lane);
 
   for_edge_batches(terms, plan, batch, [&](int64_t first, int count) {
+    // Of all edges of the batch at a time, as what a load is asked for at once is waited for.
+    const int64_t lane_offset = terms.offset_of_features(first + min(static_cast<int>(threadIdx.x) % kWarp, count - 1));
     for (int base = 0; base < count; base += kCount * S::kGroups) {
       Fragment<S> z[kCount];
       int at[kCount];
-      int64_t rows[kCount];
+      int64_t offsets[kCount];
       bool is_known[kCount];
 #pragma unroll
       for (int u = 0; u < kCount; ++u) {
         at[u] = min(base + u * S::kGroups + group, count - 1);  // past the end, the last again
         const int node = batch.source[at[u]];
-        rows[u] = terms.row_of_features(first + at[u]);
-        is_known[u] = node != kNoNode && rows[u] >= 0;
+        offsets[u] = __shfl_sync(kAllLanes, lane_offset, at[u]);
+        is_known[u] = node != kNoNode && offsets[u] >= 0;
         Packed<S> own, other;
         own.load(terms.node(terms.x_dst, batch.row[at[u]]), lane, terms.width);
         other.load(terms.node(terms.x_src, max(node, 0)), lane, terms.width);
 #pragma unroll
         for (int i = 0; i < kSize<S>; ++i) z[u].x[i] = own[i] + other[i];
       }
-      terms.add_features(z, rows, lane);
+      terms.add_features(z, offsets, lane);
 #pragma unroll
       for (int u = 0; u < kCount; ++u) {
 #pragma unroll
@@ -198,7 +200,6 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
     gradients_kernel(Terms<S> terms, V2Gradients g, RowPlan plan, typename S::A* partial) {
   using T = typename S::T;
   using A = typename S::A;
-  constexpr int kCount = kEdges<S>;
   __shared__ SliceSums<S> slices;
   __shared__ std::conditional_t<by_destination, GradientSums<S>, int> sums;
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
@@ -225,40 +226,43 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
       own.load(terms.node(own_x, r), lane, terms.width);
       Fragment<S> sum;
       sum.zero();
-      for (int64_t base = entries.begin; base < entries.end; base += kCount * S::kGroups) {
+      const auto take = [&](auto number, int64_t base) {
+        constexpr int kCount = decltype(number)::value;
         Fragment<S> z[kCount];
         A ds[kCount][S::kSteps];
-        int64_t rows[kCount];
+        int64_t offsets[kCount];
+        int64_t entry[kCount], e[kCount];
+        int node[kCount];
+        // Loads without a branch between them, all under way at a time: past the end, of the last entry again.
 #pragma unroll
         for (int u = 0; u < kCount; ++u) {
-          const int64_t c = base + u * S::kGroups + group;
-          const bool is_entry = c < entries.end;
-          int node = kNoNode;
-          int64_t e = 0;
-          rows[u] = -1;
-          if (is_entry) {
-            node = checked_node(nodes[c], num_nodes);
-            e = by_destination ? c : clamp_to(terms.perm[c], terms.num_edges - 1);
-            rows[u] = terms.row_of_features(e);
-          }
-          if (node == kNoNode) rows[u] = -1;
+          entry[u] = base + u * S::kGroups + group;
+          const int64_t c = min(entry[u], entries.end - 1);
+          node[u] = checked_node(nodes[c], num_nodes);
+          e[u] = by_destination ? c : clamp_to(terms.perm[c], terms.num_edges - 1);
+        }
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) offsets[u] = terms.offset_of_features(e[u]);
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) {
+          if (entry[u] >= entries.end || node[u] == kNoNode) offsets[u] = -1;
           Packed<S> other;
-          other.load(terms.node(other_x, max(node, 0)), lane, terms.width);
+          other.load(terms.node(other_x, max(node[u], 0)), lane, terms.width);
 #pragma unroll
           for (int i = 0; i < kSize<S>; ++i) z[u].x[i] = own[i] + other[i];
 #pragma unroll
           for (int s = 0; s < S::kSteps; ++s) {
-            const bool has_part = rows[u] >= 0 && heads[s] < terms.heads;
-            ds[u][s] = has_part ? __ldg(static_cast<const A*>(g.grad) + e * terms.heads + heads[s]) : A(0);
+            const A grad = __ldg(static_cast<const A*>(g.grad) + e[u] * terms.heads + min(heads[s], terms.heads - 1));
+            ds[u][s] = offsets[u] >= 0 && heads[s] < terms.heads ? grad : A(0);
           }
         }
-        terms.add_features(z, rows, lane);
+        terms.add_features(z, offsets, lane);
 #pragma unroll
         for (int u = 0; u < kCount; ++u) {
 #pragma unroll
           for (int i = 0; i < kSize<S>; ++i) {
             const A x = ds[u][i / S::kVec], own_slope = z[u][i] > A(0) ? A(1) : slope;
-            if (rows[u] >= 0) of_att.x[i] += x * own_slope * z[u][i];
+            if (offsets[u] >= 0) of_att.x[i] += x * own_slope * z[u][i];
             z[u].x[i] = x * own_slope * att[i];  // the gradient of z
             sum.x[i] += z[u][i];
           }
@@ -271,7 +275,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
 #pragma unroll
             for (int u = 0; u < kCount; ++u) {
               some[u].zero();
-              if (rows[u] >= 0) some[u] = terms.template some_features<kAtOnce>(rows[u], f);
+              if (offsets[u] >= 0) some[u] = terms.template some_features<kAtOnce>(offsets[u], f);
             }
 #pragma unroll
             for (int j = 0; j < kAtOnce; ++j) {
@@ -290,13 +294,23 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
             for (int first = 0; first < kCount * kAtOnce; first += kTogether) {
               const A total = transposed_sum<S::kLanes>(reinterpret_cast<A(&)[kTogether]>(of_features[first]));
               const int u = (first + lane) / kAtOnce, j = (first + lane) % kAtOnce;
-              int64_t row = rows[0];
+              int64_t offset = offsets[0];
 #pragma unroll
-              for (int v = 1; v < kCount; ++v) row = u == v ? rows[v] : row;
-              if (lane >= kTogether || row < 0) continue;
-              static_cast<T*>(g.features)[row * terms.edge_dim + f + j] = from_accumulate<T>(total);
+              for (int v = 1; v < kCount; ++v) offset = u == v ? offsets[v] : offset;
+              if (lane >= kTogether || offset < 0) continue;
+              static_cast<T*>(g.features)[offset + f + j] = from_accumulate<T>(total);
             }
           });
+        }
+      };
+      constexpr int kMost = kEdges<S>, kFew = kMost / 2;
+      for (int64_t base = entries.begin; base < entries.end;) {
+        if (entries.end - base <= kFew * S::kGroups) {  // one after the other: less than for kMost
+          take(std::integral_constant<int, 1>(), base);
+          base += S::kGroups;
+        } else {
+          take(std::integral_constant<int, kMost>(), base);
+          base += kMost * S::kGroups;
         }
       }
       __syncwarp();

@@ -56,7 +56,7 @@ def on_host(tensors: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["mixed", "hub", "degrees_around_tiles"])
+@pytest.mark.parametrize("name", ["batch", "hub", "degrees_around_tiles"])
 @pytest.mark.parametrize("path", [*METHODS, "attention"])
 @pytest.mark.parametrize("score", SCORES)
 def test_operators(score, path, name, dtype):
