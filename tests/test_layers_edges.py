@@ -18,6 +18,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.utils import remove_self_loops
 
 import pyg_dfgnn
+from pyg_dfgnn.nn._edges import with_loops
 
 FILL_VALUES = [
     "mean",
@@ -74,6 +75,18 @@ def test_means_of_sums_out_of_range(layer, device, fused):
     found = ours.half()(x.half(), edge_index, edge_attr.half())
     torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=1e-1)
     assert len(fused) == 3
+
+
+@pytest.mark.parametrize("fill_value", ["mean", "sum"])
+def test_features_of_self_loops_in_autocast(fill_value, device):
+    """Are sums of the features as they are, though what comes of them is of half precision."""
+    edge_index, _ = square("hub", device)
+    graph = pyg_dfgnn.build_graph(edge_index, 40, 40, self_loops=True)
+    edge_attr = 1000 * edge_features(edge_index)
+    expected = with_loops(edge_attr, graph, fill_value, "source_to_target")
+    with torch.autocast(device, torch.bfloat16):
+        found = with_loops(edge_attr, graph, fill_value, "source_to_target")
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("layer", LOOPED)

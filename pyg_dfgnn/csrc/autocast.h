@@ -11,7 +11,7 @@ at::Tensor autocast_features(const at::Tensor& t) {
   return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
 }
 
-// Numbers of edges and heads, which are few: from half precision, which may be another one than autocast's.
+// Numbers that are few, as those of edges and heads: from half precision, which may be another one than autocast's.
 inline at::Tensor to_full_precision(const at::Tensor& t) {
   return c10::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t;
 }

@@ -221,6 +221,12 @@ struct Autocast {
   }
 };
 
+// edge_spmm in the precision of the features, in autocast too.
+at::Tensor edge_sums(T rowptr, T eid, T weight, T features) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  return dispatch_spmm(rowptr, eid, weight, features);
+}
+
 using AutocastCpu = Autocast<c10::DispatchKey::AutocastCPU, c10::DeviceType::CPU>;
 using AutocastCuda = Autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::CUDA>;
 
@@ -229,6 +235,7 @@ using AutocastCuda = Autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::C
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   m.def("edge_sddmm(Tensor rowptr, Tensor eid, *, Tensor a, Tensor features) -> Tensor");
   m.def("edge_spmm(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor features) -> Tensor");
+  m.def("edge_sums(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor features) -> Tensor", edge_sums);
   m.def("edge_spmm_t(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor a, SymInt rows) -> Tensor");
 }
 

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "autocast.h"
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
@@ -126,6 +127,13 @@ Scores node_scores_autograd(T x, T att, O other) {
   return {scores[0], scores[1]};
 }
 
+// Features are what a linear layer made of them; vectors of half precision may be of another one.
+template <c10::DispatchKey key>
+Scores node_scores_autocast(T x, T att, O other) {
+  c10::impl::ExcludeDispatchKeyGuard guard(key);
+  return dispatch(x, to_full_precision(att), other ? OptTensor(to_full_precision(*other)) : std::nullopt);
+}
+
 Scores gat_scores(T x_src, T x_dst, T att_src, T att_dst) {
   if (x_src.is_same(x_dst)) return dispatch(x_src, att_src, att_dst);
   return {std::get<0>(dispatch(x_src, att_src, {})), std::get<0>(dispatch(x_dst, att_dst, {}))};
@@ -162,6 +170,14 @@ TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
 TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("node_scores", node_scores_autograd);
   m.impl("node_scores_bwd", torch::autograd::autogradNotImplementedFallback());
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
+  m.impl("node_scores", node_scores_autocast<c10::DispatchKey::AutocastCPU>);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
+  m.impl("node_scores", node_scores_autocast<c10::DispatchKey::AutocastCUDA>);
 }
 
 }  // namespace dfgnn

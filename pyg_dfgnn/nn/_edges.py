@@ -9,7 +9,7 @@ from torch_geometric.typing import OptTensor, SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..graph import Graph
-from ..ops import edge_softmax, edge_spmm
+from ..ops import edge_softmax
 
 
 def edge_features(
@@ -92,12 +92,14 @@ def _sums_of_rows(features: Tensor, graph: Graph, loops: int, mean: bool) -> Ten
     padded = F.pad(features, [0, 0, 0, loops])  # loops that were added count 0
     precision = torch.promote_types(features.dtype, torch.float32)
     alike = torch.zeros([graph.col.size(0), 1], dtype=precision, device=features.device)
+    # Means of all are in the range of the features, where their sums may not be.
+    weight = edge_softmax(alike, graph) if mean else alike + 1
+    sums = torch.ops.dfgnn.edge_sums(graph.rowptr, graph.eid, weight=weight, features=padded)
+    sums = sums.squeeze(1)[:loops]
     if not mean:
-        return edge_spmm(alike + 1, padded, graph).squeeze(1)[:loops].to(features.dtype)
-    # Means of all, which are in the range of the features, where their sums may not be.
-    means = edge_spmm(edge_softmax(alike, graph), padded, graph).squeeze(1)[:loops]
+        return sums
     degree = graph.rowptr.diff()[:loops].to(torch.float64)
-    return (means * (degree / (degree - 1).clamp(min=1)).unsqueeze(1)).to(features.dtype)
+    return (sums * (degree / (degree - 1).clamp(min=1)).unsqueeze(1)).to(features.dtype)
 
 
 def _reduce(features: Tensor, graph: Graph, flow: str, reduction: str) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from pyg_dfgnn import ops
+from pyg_dfgnn.nn import GATConv, SuperGATConv
 
 # Heads and channels: of one vector and of many, that no vector divides, and more than a warp holds.
 SHAPES = [(1, 1), (3, 2), (8, 16), (2, 12), (1, 128), (5, 33), (4, 64), (1, 600), (130, 8)]
@@ -69,6 +70,22 @@ def test_float32_vectors_of_half_precision(device):
     torch.testing.assert_close(scores[0], expected, rtol=1e-5, atol=1e-5)
     gradients = torch.autograd.grad(scores[0].sum() + scores[1].sum(), leaves)
     assert [g.dtype for g in gradients] == [torch.bfloat16, torch.float32, torch.float32]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("layer", [GATConv, SuperGATConv])
+def test_vectors_of_another_half_precision(layer, dtype, device):
+    """As models of one have in autocast to the other: the features alone are cast."""
+    other = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}[dtype]
+    torch.manual_seed(0)
+    conv, x = layer(8, 4, heads=2).to(device), torch.randn(9, 8, device=device)
+    edge_index = torch.randint(9, (2, 30), device=device)
+    expected = conv.eval()(x, edge_index)
+    with torch.autocast(device, dtype):
+        found = conv.to(other)(x.to(other), edge_index)
+    torch.testing.assert_close(found.float(), expected, rtol=5e-2, atol=5e-2)
+    found.float().sum().backward()
+    assert all(p.grad.dtype == other for p in conv.parameters())
 
 
 def test_views(device):

@@ -42,7 +42,8 @@ struct Task {
       weight = padded(o.weight->to(type).t().reshape({edge_dim, heads, o.x_src.size(2)}), channels);
     }
     check_sizes(x_dst.size(0), x_src.size(0), heads, channels);
-    TORCH_CHECK(edge_dim < 1 << 18, "features: expected fewer than 2^18 numbers of an edge on CUDA, got ", edge_dim);
+    constexpr int64_t kMost = 4 * 65535;  // four and more a block
+    TORCH_CHECK(edge_dim <= kMost, "features: expected at most ", kMost, " numbers of an edge on CUDA, got ", edge_dim);
     task = {type_of(x_src),
             x_dst.size(0),
             x_src.size(0),
