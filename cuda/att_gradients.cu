@@ -1,5 +1,6 @@
 #include "att_gradients.h"
 #include "att_side.cuh"
+#include "shapes.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -39,12 +40,6 @@ cudaError_t launch(const AttGradients& task, cudaStream_t stream) {
   return column_sums(task.type, partial, parts, task.width, partial + parts * task.width, task.grad_att, stream);
 }
 
-template <class T>
-cudaError_t launch_vectors(const AttGradients& task, cudaStream_t stream) {
-  constexpr int kVec = 16 / sizeof(T);
-  return task.width % kVec == 0 ? launch<T, kVec>(task, stream) : launch<T, 1>(task, stream);
-}
-
 }  // namespace
 
 int64_t att_partial(const AttGradients& task) {
@@ -54,16 +49,7 @@ int64_t att_partial(const AttGradients& task) {
 
 cudaError_t att_gradients(const AttGradients& task, cudaStream_t stream) {
   if (task.width == 0) return cudaSuccess;
-  switch (task.type) {
-    case Type::f32:
-      return launch_vectors<float>(task, stream);
-    case Type::f16:
-      return launch_vectors<__half>(task, stream);
-    case Type::bf16:
-      return launch_vectors<__nv_bfloat16>(task, stream);
-    default:
-      return launch_vectors<double>(task, stream);
-  }
+  return for_type_and_vector(task.type, task.width, [&]<class T, int kVec>() { return launch<T, kVec>(task, stream); });
 }
 
 }  // namespace dfgnn::cuda

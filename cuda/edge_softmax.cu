@@ -221,7 +221,7 @@ struct SoftmaxBackward {
 
 constexpr int64_t kShortRow = 32, kLongRow = 256;  // the longest for a thread and for a warp
 
-// Of every so many rows a warp takes those of more than `shortest` edges, and the block those of more than kLongRow, up
+// Of every so many rows a warp takes those of `shortest` edges and more, and the block those of more than kLongRow, up
 // to 32 heads at a time.
 template <class Task>
 __global__ void __launch_bounds__(RowPlan::kThreads) rows_kernel(Task task, int rows_per_warp, int64_t shortest) {

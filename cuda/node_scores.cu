@@ -82,16 +82,6 @@ cudaError_t launch_gradients(const NodeScores& task, const NodeScoresGradients& 
   return column_sums(task.type, partial, parts, columns, partial + parts * columns, g.grad_att, stream);
 }
 
-template <class T>
-cudaError_t launch_gradients(const NodeScores& task, const NodeScoresGradients& g, cudaStream_t stream) {
-  constexpr int kVec = 16 / sizeof(T);
-  const auto launch = [&]<int kCount>() {
-    return task.head_dim % kVec == 0 ? launch_gradients<T, kVec, kCount>(task, g, stream)
-                                     : launch_gradients<T, 1, kCount>(task, g, stream);
-  };
-  return task.att[1] ? launch.template operator()<2>() : launch.template operator()<1>();
-}
-
 }  // namespace
 
 cudaError_t node_scores(const NodeScores& task, void* const (&scores)[2], cudaStream_t stream) {
@@ -113,16 +103,10 @@ int64_t node_scores_partial(const NodeScores& task) {
 }
 
 cudaError_t node_scores_gradients(const NodeScores& task, const NodeScoresGradients& gradients, cudaStream_t stream) {
-  switch (task.type) {
-    case Type::f32:
-      return launch_gradients<float>(task, gradients, stream);
-    case Type::f16:
-      return launch_gradients<__half>(task, gradients, stream);
-    case Type::bf16:
-      return launch_gradients<__nv_bfloat16>(task, gradients, stream);
-    default:
-      return launch_gradients<double>(task, gradients, stream);
-  }
+  return for_type_and_vector(task.type, task.head_dim, [&]<class T, int kVec>() {
+    return task.att[1] ? launch_gradients<T, kVec, 2>(task, gradients, stream)
+                       : launch_gradients<T, kVec, 1>(task, gradients, stream);
+  });
 }
 
 }  // namespace dfgnn::cuda

@@ -177,28 +177,6 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   });
 }
 
-// Calls launch.operator()<T, kVec>(): 16 bytes at a time where a head is a multiple of them.
-template <class Launch>
-cudaError_t for_type_and_vector(Type type, int head_dim, const Launch& launch) {
-  const auto with = [&]<class T>() {
-    constexpr int kVec = 16 / sizeof(T);
-    if constexpr (sizeof(T) < 8) {
-      if (head_dim % kVec == 0) return launch.template operator()<T, kVec>();
-    }
-    return launch.template operator()<T, 1>();
-  };
-  switch (type) {
-    case Type::f32:
-      return with.template operator()<float>();
-    case Type::f16:
-      return with.template operator()<__half>();
-    case Type::bf16:
-      return with.template operator()<__nv_bfloat16>();
-    default:
-      return with.template operator()<double>();
-  }
-}
-
 template <class T>
 Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result) {
   using A = typename Accumulate<T>::type;

@@ -59,7 +59,7 @@ class EdgeLayer(Case):
         if self.backend == "compiled":
             torch._dynamo.reset()  # for code of this workload's sizes
             conv.compile()
-        parameters = [*inputs.leaves(), *conv.parameters()]
+        leaves = list(inputs.leaves(conv).values())
         grad_out = torch.randn_like(inputs.call(conv))
 
         def forward(_: int = 0) -> Tensor:
@@ -67,7 +67,7 @@ class EdgeLayer(Case):
                 return inputs.call(conv)
 
         def forward_backward(_: int = 0) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(inputs.call(conv), parameters, grad_out)
+            return torch.autograd.grad(inputs.call(conv), leaves, grad_out)
 
         row["forward_ms"] = time_ms(forward, lab.device, lab.budget_ms).rounded()
         row["forward_backward_ms"] = time_ms(forward_backward, lab.device, lab.budget_ms).rounded()
@@ -75,14 +75,9 @@ class EdgeLayer(Case):
 
     def check(self, conv: torch.nn.Module, inputs: "Inputs") -> str:
         """What is wrong with a result or gradients; empty for nothing."""
-        exact = self.make("pyg").to(inputs.x.device).double()
-        found, expected = (
-            each.to(dtype).results(copy.deepcopy(of).to(dtype))
-            for each, of, dtype in (
-                (inputs, conv, DTYPES[self.dtype]),
-                (inputs, exact, torch.float64),
-            )
-        )
+        dtype, exact = DTYPES[self.dtype], self.make("pyg").to(inputs.x.device).double()
+        found = inputs.to(dtype).results(copy.deepcopy(conv).to(dtype))
+        expected = inputs.to(torch.float64).results(exact)
         largest = {name: float(t.abs().max()) for name, t in expected.items()}
         # Gradients that cancel to nothing (of a bias of keys, for one) count by the others.
         floor = 0.1 * max(largest[name] for name in largest if name != "out")
@@ -112,8 +107,9 @@ class Inputs:
         x, edge_attr = (t.detach().to(dtype).requires_grad_() for t in (self.x, self.edge_attr))
         return Inputs(x, self.edge_index, edge_attr)
 
-    def leaves(self) -> list[Tensor]:
-        return [self.x, self.edge_attr]
+    def leaves(self, conv: torch.nn.Module) -> dict[str, Tensor]:
+        """All that have gradients, by name."""
+        return {"x": self.x, "edge_attr": self.edge_attr, **dict(conv.named_parameters())}
 
     def call(self, conv: torch.nn.Module) -> Tensor:
         return conv(self.x, self.edge_index, self.edge_attr)
@@ -122,7 +118,7 @@ class Inputs:
         """The output and its gradients in float64, by name."""
         out = self.call(conv)
         weights = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out)
-        named = {"x": self.x, "edge_attr": self.edge_attr, **dict(conv.named_parameters())}
+        named = self.leaves(conv)
         found = torch.autograd.grad(out, list(named.values()), weights.to(out.dtype))
         gradients = {f"the gradient of {name}": t for name, t in zip(named, found, strict=True)}
         return {name: t.double() for name, t in ({"out": out.detach()} | gradients).items()}

@@ -266,6 +266,11 @@ def dtype_of_sums(t: Tensor) -> torch.dtype:
     return torch.float32 if is_half and t.is_cuda and torch.is_autocast_enabled() else t.dtype
 
 
+def dtype_of_messages(x: Tensor, att: Tensor) -> torch.dtype:
+    """That of PyG's messages, weighed by sums of ``x * att``. Scriptable."""
+    return torch.promote_types(dtype_of_sums(x), att.dtype)
+
+
 def as_in_autocast(out: Tensor) -> Tensor:
     """Messages in the dtype of PyG's. Scriptable."""
     return out.to(dtype_of_sums(out))

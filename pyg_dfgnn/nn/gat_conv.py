@@ -14,7 +14,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 from ..graph import Graph, is_adjacency
 from ..ops import additive_attention, additive_logits, edge_sddmm, gat_scores, node_scores, spmm
 from ._edges import attention_weights, edge_features, has_rows, num_edges, with_loops
-from ._fused import Given, NotGiven, dtype_of_sums, no_fused_path, wide
+from ._fused import Given, NotGiven, dtype_of_messages, no_fused_path, wide
 from ._looped import LoopedConv
 
 if typing.TYPE_CHECKING:
@@ -179,7 +179,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
                 x_dst = self.lin_dst(x_dst).view(-1, H, C)
         return (x_src, x_dst), residual
 
-    def scores(self, x: OptPairTensor) -> OptPairTensor:
+    def scalars(self, x: OptPairTensor) -> OptPairTensor:
         """The terms of the logits ``[N, heads]`` of sources and destinations."""
         x_src, x_dst = x
         alpha_src = (x_src * self.att_src).sum(dim=-1)
@@ -187,7 +187,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             return alpha_src, None
         return alpha_src, (x_dst * self.att_dst).sum(dim=-1)
 
-    def scores_of(self, graph: Graph, x: OptPairTensor) -> tuple[Tensor, Tensor]:
+    def scalars_of(self, graph: Graph, x: OptPairTensor) -> tuple[Tensor, Tensor]:
         """The same by one operator, of destinations without features 0."""
         x_src, x_dst = x
         att_src, att_dst = self.att_src.squeeze(0), self.att_dst.squeeze(0)
@@ -195,10 +195,6 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             return gat_scores(x_src, x_dst, att_src, att_dst)
         alpha_src = node_scores(x_src, att_src)
         return alpha_src, alpha_src.new_zeros(graph.num_dst, self.heads)
-
-    def dtype_of_messages(self, x_src: Tensor) -> torch.dtype:
-        """That of PyG's messages."""
-        return torch.promote_types(dtype_of_sums(x_src), self.att_src.dtype)
 
     def operands(
         self,
@@ -241,7 +237,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         if operands is None:
             return None
         graph, a_edge = operands
-        alpha_src, alpha_dst = self.scores_of(graph, x)
+        alpha_src, alpha_dst = self.scalars_of(graph, x)
         out = additive_attention(
             alpha_dst,
             alpha_src,
@@ -252,7 +248,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             dropout_p=self.dropout_p(),
             method=self.method,
         )
-        return out.to(self.dtype_of_messages(x[0]))
+        return out.to(dtype_of_messages(x[0], self.att_src))
 
     def attend_weighted(
         self,
@@ -267,13 +263,13 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         if operands is None:
             return None
         graph, a_edge = operands
-        alpha_src, alpha_dst = self.scores_of(graph, x)
+        alpha_src, alpha_dst = self.scalars_of(graph, x)
         logits = additive_logits(alpha_dst, alpha_src, graph)
         if a_edge is not None:
             logits = logits + a_edge
         logits = F.leaky_relu(logits, self.negative_slope)
         dropout_p = self.dropout_p()
-        dtype = self.dtype_of_messages(x[0])
+        dtype = dtype_of_messages(x[0], self.att_src)
         in_order, _, weights = attention_weights(logits, graph, dropout_p, dtype)
         return spmm(in_order, x[0], graph).to(weights.dtype), weights
 
@@ -289,6 +285,6 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             raise ValueError(no_fused_path())
         edges = wide(edge_index)
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
-        alpha = self.edge_updater(edges, alpha=self.scores(x), edge_attr=edge_attr, size=size)
+        alpha = self.edge_updater(edges, alpha=self.scalars(x), edge_attr=edge_attr, size=size)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
         return self.propagate(edges, x=x, alpha=alpha, size=size), alpha

@@ -16,6 +16,7 @@ from ._edges import destinations, order_of_edges
 from ._fused import (
     FusedConv,
     as_in_autocast,
+    dtype_of_messages,
     dtype_of_sums,
     has_kernels,
     no_fused_path,
@@ -119,7 +120,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         logits = sddmm(x, x, graph)
         if self.att_r is not None:  # "MX"; TorchScript would compile what compares strings for "SD"
             src, dst = gat_scores(x, x, self.att_l.squeeze(0), self.att_r.squeeze(0))
-            dtype = torch.promote_types(dtype_of_sums(x), self.att_r.dtype)
+            dtype = dtype_of_messages(x, self.att_r)
             logits = additive_logits(dst, src, graph) * logits.sigmoid()
         else:
             dtype = x.dtype
