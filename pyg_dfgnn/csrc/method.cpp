@@ -52,8 +52,8 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 }
 
 // Where pmf is the faster one, from times of both on the graphs of docs/performance.md and docs/results.md (H200, heads
-// of 8 to 256), and on random graphs and power laws of 10,000 to 4 million edges (H100, CUDA graphs; docs/kernels.md,
-// "Which method").
+// of 8 to 256), and on random graphs and power laws of 10,000 to 4 million edges (H100, CUDA graphs;
+// docs/kernels/which-method.md).
 //
 // Forward, smmf gathers every row once with cosine scores, and needs no logits with additive ones. For dot scores of
 // wide heads pmf gathers K, then V, so that only one of them competes for the caches: that pays where rows are very
@@ -124,9 +124,9 @@ const Cost& of_score(const ScoreCosts<Cost>& costs, Score score) {
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf or pmf, whichever is the
 // faster one; what they save on each node; and, of a head, what a call costs beside that. Fitted to times of all
-// (H100, CUDA graphs, docs/kernels.md) on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose pairs are
-// edges, of trees, and on the batches of docs/performance.md: of one head of 128, and of 256 with dot and additive
-// scores. Of small heads on the batches and on batches of nearest neighbours (H200; dot scores of 8 x 16 on random
+// (H100, CUDA graphs, docs/kernels/which-method.md) on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose
+// pairs are edges, of trees, and on the batches of docs/performance.md: of one head of 128, and of 256 with dot and
+// additive scores. Of small heads on the batches and on batches of nearest neighbours (H200; dot scores of 8 x 16 on random
 // graphs, too). Of several tiny heads, which lie beside zeros in tile's chunks in float32, a block costs so many times
 // more. _may_choose_tile() of graph.py bounds them all.
 struct TileCost {
