@@ -1,7 +1,10 @@
-// A block sums up some rows of a column; what blocks leave is summed up the same way.
+// A block sums up some rows of a column; what blocks leave is summed up the same way. Of many rows of features blocks
+// first sum up some, vector by vector.
+#include <algorithm>
 #include <cub/block/block_reduce.cuh>
 
 #include "column_sums.h"
+#include "shapes.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -41,6 +44,68 @@ cudaError_t launch(const A* x, int64_t rows, int64_t columns, A* partial, A* sum
   }
 }
 
+// How blocks share the rows of features, kVec of a thread at a time.
+template <class T, int kVec>
+struct FeaturePlan {
+  static constexpr int kThreads = 256, kAtOnce = 4;  // rows that a thread has on their way
+  static constexpr int64_t kSteps = 4, kBlocks = 2048;
+  int lanes;  // a row's neighbouring vectors, a power of two
+  unsigned chunks;
+  int64_t rows_of_block, parts;
+
+  FeaturePlan(int64_t rows, int64_t columns) : lanes(1) {
+    const int64_t vectors = columns / kVec;
+    while (lanes < kWarp && lanes < vectors) lanes *= 2;
+    chunks = static_cast<unsigned>((vectors + lanes - 1) / lanes);
+    const int64_t most = std::max<int64_t>(kBlocks / chunks, 1), step = kThreads / lanes * kAtOnce;
+    rows_of_block = std::max(kSteps, (rows + most * step - 1) / (most * step)) * step;
+    parts = std::max<int64_t>((rows + rows_of_block - 1) / rows_of_block, 1);
+  }
+};
+
+// sums [parts, columns]
+template <class T, int kVec>
+__global__ void __launch_bounds__(FeaturePlan<T, kVec>::kThreads)
+    feature_sums_kernel(const T* x, int64_t rows, int64_t columns, FeaturePlan<T, kVec> plan,
+                        typename Accumulate<T>::type* sums) {
+  using Plan = FeaturePlan<T, kVec>;
+  using S = Shape<T, kVec, 1, 1, false, true>;
+  using A = typename S::A;
+  __shared__ A shared[kVec][Plan::kThreads];
+  const int lane = static_cast<int>(threadIdx.x) % plan.lanes, group = static_cast<int>(threadIdx.x) / plan.lanes;
+  const int groups = Plan::kThreads / plan.lanes;
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * plan.lanes + lane) * kVec;
+  const int64_t begin = blockIdx.y * plan.rows_of_block, end = min(begin + plan.rows_of_block, rows);
+  A sum[kVec] = {};
+  if (column < columns) {
+    for (int64_t first = begin + group; first < end; first += Plan::kAtOnce * groups) {
+      Packed<S> some[Plan::kAtOnce];
+#pragma unroll
+      for (int u = 0; u < Plan::kAtOnce; ++u) {
+        const int64_t row = first + u * groups;
+        some[u] = {};
+        if (row < end) some[u].load(x + row * columns + column, 0, kVec);
+      }
+#pragma unroll
+      for (int u = 0; u < Plan::kAtOnce; ++u) {
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) sum[v] += some[u][v];
+      }
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < kVec; ++v) shared[v][threadIdx.x] = sum[v];
+  for (int half = groups / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (group >= half) continue;
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) shared[v][threadIdx.x] += shared[v][threadIdx.x + half * plan.lanes];
+  }
+  if (group > 0 || column >= columns) return;
+#pragma unroll
+  for (int v = 0; v < kVec; ++v) sums[blockIdx.y * columns + column + v] = shared[v][threadIdx.x];
+}
+
 }  // namespace
 
 int64_t column_sums_partial(int64_t rows, int64_t columns) {
@@ -55,6 +120,30 @@ cudaError_t column_sums(Type type, const void* x, int64_t rows, int64_t columns,
     return launch(static_cast<const A*>(x), rows, columns, static_cast<A*>(partial), to, stream);
   };
   return type == Type::f64 ? with(static_cast<double*>(sums)) : with(static_cast<float*>(sums));
+}
+
+int64_t feature_sums_partial(Type type, int64_t rows, int64_t columns) {
+  int64_t parts = 1;
+  for_type_and_vector(type, columns, [&]<class T, int kVec>() {
+    parts = FeaturePlan<T, kVec>(rows, columns).parts;
+    return cudaSuccess;
+  });
+  return parts == 1 ? 0 : parts * columns + column_sums_partial(parts, columns);
+}
+
+cudaError_t feature_sums(Type type, const void* x, int64_t rows, int64_t columns, void* partial, void* sums,
+                         cudaStream_t stream) {
+  if (columns == 0) return cudaSuccess;
+  return for_type_and_vector(type, columns, [&]<class T, int kVec>() {
+    using A = typename Accumulate<T>::type;
+    const FeaturePlan<T, kVec> plan(rows, columns);
+    auto* to = static_cast<A*>(plan.parts == 1 ? sums : partial);
+    const dim3 blocks(plan.chunks, static_cast<unsigned>(plan.parts));
+    feature_sums_kernel<<<blocks, plan.kThreads, 0, stream>>>(static_cast<const T*>(x), rows, columns, plan, to);
+    const cudaError_t error = cudaGetLastError();
+    if (plan.parts == 1 || error != cudaSuccess) return error;
+    return column_sums(type, to, plan.parts, columns, to + plan.parts * columns, sums, stream);
+  });
 }
 
 }  // namespace dfgnn::cuda

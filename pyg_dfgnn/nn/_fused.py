@@ -187,11 +187,8 @@ class FusedConv(MessagePassing):
     def _may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
         lin, width = self.lin_edge, edge_attr.size(1) if edge_attr.dim() == 2 else 1
         return (
-            type(lin) in (torch.nn.Linear, torch_geometric.nn.Linear)
+            is_linear(lin)
             and lin.bias is None
-            and "forward" not in vars(lin)
-            and not has_hooks(lin)
-            and not torch.nn.modules.module._has_any_global_hook()
             and edge_attr.dim() in (1, 2)
             and edge_attr.size(0) == num_edges(graph)
             and width == lin.weight.size(1) > 0
@@ -239,6 +236,17 @@ def has_hooks(module: torch.nn.Module) -> bool:
     """Whether somebody looks at what goes through the module."""
     forward = module._forward_pre_hooks or module._forward_hooks
     return bool(forward or module._backward_pre_hooks or module._backward_hooks)
+
+
+def is_linear(layer: Optional[torch.nn.Module]) -> bool:
+    """Whether it is a linear layer that nobody has changed, or looks at."""
+    return (
+        layer is not None
+        and type(layer) in (torch.nn.Linear, torch_geometric.nn.Linear)
+        and "forward" not in vars(layer)
+        and not has_hooks(layer)
+        and not torch.nn.modules.module._has_any_global_hook()
+    )
 
 
 def has_kernels(value: Tensor) -> bool:

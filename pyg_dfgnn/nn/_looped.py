@@ -11,6 +11,7 @@ from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove
 from ..graph import Graph
 from ._edges import append_self_loops
 from ._fused import FusedConv, no_fused_path, of_its_own
+from ._linears import plus_bias
 
 
 class LoopedConv(FusedConv):
@@ -93,7 +94,7 @@ class LoopedConv(FusedConv):
         if residual is not None:
             out = out + residual
         if self.bias is not None:
-            out = out + self.bias
+            out = plus_bias(out, self.bias)
         elif self.concat and residual is None:
             out = of_its_own(out)
         return out

@@ -15,6 +15,7 @@ from ..graph import Graph, is_adjacency
 from ..ops import additive_attention, additive_logits, edge_sddmm, gat_scores, node_scores, spmm
 from ._edges import attention_weights, edge_features, has_rows, num_edges, with_loops
 from ._fused import Given, NotGiven, dtype_of_messages, no_fused_path, wide
+from ._linears import linears
 from ._looped import LoopedConv
 
 if typing.TYPE_CHECKING:
@@ -156,6 +157,8 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         residual: Optional[Tensor] = None
         if isinstance(x, Tensor):
             assert x.dim() == 2, "Static graphs not supported in 'GATConv'"
+            if not torch.jit.is_scripting():
+                return self.project_at_once(x)
             if self.res is not None:
                 residual = self.res(x)
             if self.lin is not None:
@@ -178,6 +181,15 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             if x_dst is not None:
                 x_dst = self.lin_dst(x_dst).view(-1, H, C)
         return (x_src, x_dst), residual
+
+    @torch.jit.unused
+    def project_at_once(self, x: Tensor) -> tuple[OptPairTensor, Optional[Tensor]]:
+        """The same of one tensor, by one operator where that will do."""
+        H, C = self.heads, self.out_channels
+        of_src, of_dst = (self.lin, None) if self.lin is not None else (self.lin_src, self.lin_dst)
+        residual, x_src, x_dst = linears([self.res, of_src, of_dst], x)
+        x_src = x_src.view(-1, H, C)
+        return (x_src, x_src if x_dst is None else x_dst.view(-1, H, C)), residual
 
     def scalars(self, x: OptPairTensor) -> OptPairTensor:
         """The terms of the logits ``[N, heads]`` of sources and destinations."""

@@ -23,6 +23,7 @@ from ._fused import (
     of_its_own,
     wide,
 )
+from ._linears import plus_bias
 
 
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
@@ -113,7 +114,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
             if self.training:
                 self.supervise(x, edge_index, graph, neg_edge_index, num_nodes, batch)
         out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
-        return of_its_own(out) if self.bias is None else out + self.bias
+        return of_its_own(out) if self.bias is None else plus_bias(out, self.bias)
 
     def attend_fused(self, x: Tensor, graph: Graph) -> Tensor:
         """The aggregated messages ``[N, heads, out_channels]``."""

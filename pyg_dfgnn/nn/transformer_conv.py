@@ -22,6 +22,7 @@ from ._fused import (
     of_its_own,
     wide,
 )
+from ._linears import linears
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -124,9 +125,8 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         H, C = self.heads, self.out_channels
         if isinstance(x, Tensor):
             x = (x, x)
-        query = self.lin_query(x[1]).view(-1, H, C)
-        key = self.lin_key(x[0]).view(-1, H, C)
-        value = self.lin_value(x[0]).view(-1, H, C)
+        query, key, value, root = self.project(x)
+        query, key, value = query.view(-1, H, C), key.view(-1, H, C), value.view(-1, H, C)
 
         with_weights = isinstance(return_attention_weights, bool)
         fused = self.attend_fused(edge_index, query, key, value, edge_attr, with_weights)
@@ -134,7 +134,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             out, alpha = fused
         else:
             out, alpha = self.attend(edge_index, query, key, value, edge_attr)
-        out = self.combine_heads(out, x[1])
+        out = self.combine_heads(out, root)
         if isinstance(return_attention_weights, bool):
             if isinstance(edge_index, Graph):
                 raise ValueError(no_fused_path())
@@ -143,6 +143,25 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
                 return out, edge_index.set_value(alpha, layout="coo")
             return out, (edge_index, alpha)
         return out
+
+    def project(self, x: PairTensor) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+        """Queries, keys and values ``[N, heads * out_channels]``, and what ``lin_skip`` makes."""
+        if not torch.jit.is_scripting():
+            return self.project_at_once(x)
+        root = self.lin_skip(x[1]) if self.root_weight else None
+        return self.lin_query(x[1]), self.lin_key(x[0]), self.lin_value(x[0]), root
+
+    @torch.jit.unused
+    def project_at_once(self, x: PairTensor) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+        """The same by an operator for each of ``x`` where that will do."""
+        lin_skip = self.lin_skip if self.root_weight else None
+        if x[0] is x[1]:
+            layers = [self.lin_query, self.lin_key, self.lin_value, lin_skip]
+            query, key, value, root = linears(layers, x[0])
+        else:
+            query, root = linears([self.lin_query, lin_skip], x[1])
+            key, value = linears([self.lin_key, self.lin_value], x[0])
+        return query, key, value, root
 
     def attend_fused(
         self,
@@ -212,11 +231,10 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         self._alpha = None
         return out, alpha
 
-    def combine_heads(self, out: Tensor, x_dst: Tensor) -> Tensor:
+    def combine_heads(self, out: Tensor, root: Optional[Tensor]) -> Tensor:
         """From ``[N_dst, heads, out_channels]`` to the layer's output."""
         out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
-        if self.root_weight:
-            root = self.lin_skip(x_dst)
+        if root is not None:
             if self.lin_beta is not None:
                 beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
                 out = beta * root + (1 - beta) * out

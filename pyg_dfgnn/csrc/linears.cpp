@@ -1,0 +1,211 @@
+// What is around attention in a layer:
+//   linears(x, weights, biases)   x W^T + b of several linear layers of one x, whose gradients of x are summed up by
+//                                 the products that make them
+//   add_bias(x, bias)             x + bias
+//   feature_sums(x)               [F], the sum of x [N, F] over nodes, in the accumulation type: the gradients of
+//   biases
+// Gradients of x and sums over nodes by torch's operators are up to half of the time of a layer on a GPU.
+#include "linears.h"
+
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "autocast.h"
+#include "call.h"
+#include "checks.h"
+#include "find_operator.h"
+
+namespace dfgnn {
+namespace {
+
+using T = const at::Tensor&;
+using Biases = const c10::List<OptTensor>&;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+void check_matrix(T x) {
+  check_dimensions(x, "x", 2);
+  TORCH_CHECK(x.is_floating_point(), "x: expected floating point, got ", x.scalar_type());
+}
+
+at::Tensor feature_sums_of(T x) { return x.sum({0}, false, accumulate_type(x.scalar_type())); }
+
+at::Tensor feature_sums_cpu(T x) {
+  check_matrix(x);
+  return feature_sums_of(x);
+}
+
+#ifdef DFGNN_WITH_CUDA
+at::Tensor feature_sums_on_cuda(T x) {
+  check_matrix(x);
+  return feature_sums_cuda(x.contiguous());
+}
+#endif
+
+at::Tensor feature_sums_meta(T x) {
+  check_matrix(x);
+  return at::empty_symint({x.sym_size(1)}, x.options().dtype(accumulate_type(x.scalar_type())));
+}
+
+at::Tensor feature_sums(T x) {
+  static const auto op = find_operator<at::Tensor(T)>("dfgnn::feature_sums");
+  return op.call(x);
+}
+
+// The gradient of a bias.
+at::Tensor gradient_of_bias(T grad, at::ScalarType type) {
+  constexpr int64_t kFew = 1 << 18;  // numbers that one launch of torch's sums up as fast
+  const bool by_torch = at::GradMode::is_enabled() || !grad.is_cuda() || grad.sym_numel() < kFew;
+  return (by_torch ? feature_sums_of(grad) : feature_sums(grad)).to(type);
+}
+
+void check_count(at::TensorList weights, Biases biases) {
+  TORCH_CHECK(biases.size() == weights.size(), "biases: expected as many as weights (", weights.size(), "), got ",
+              biases.size());
+}
+
+std::vector<at::Tensor> linears(T x, at::TensorList weights, Biases biases) {
+  check_matrix(x);
+  check_count(weights, biases);
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const OptTensor bias = biases[i];
+    results.push_back(at::linear(x, weights[i], bias ? OptTensor(bias->to(x.scalar_type())) : std::nullopt));
+  }
+  return results;
+}
+
+std::vector<at::Tensor> dispatch(T x, at::TensorList weights, Biases biases) {
+  static const auto op = find_operator<std::vector<at::Tensor>(T, at::TensorList, Biases)>("dfgnn::linears");
+  return op.call(x, weights, biases);
+}
+
+// `given` are those biases that are there.
+struct Linears : torch::autograd::Function<Linears> {
+  static variable_list forward(AutogradContext* ctx, const Variable& x, at::TensorList weights, at::TensorList given,
+                               Biases biases) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    variable_list saved = weights.vec();
+    saved.push_back(x);
+    ctx->save_for_backward(saved);
+    std::vector<int64_t> types;  // of biases; -1 where there is none
+    for (const OptTensor& bias : biases) types.push_back(bias ? static_cast<int64_t>(bias->scalar_type()) : -1);
+    ctx->saved_data["types"] = types;
+    ctx->set_materialize_grads(false);
+    return dispatch(x, weights, biases);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto types = ctx->saved_data["types"].toIntVector();
+    const auto& x = saved.back();
+    variable_list of_weights(grads.size()), of_biases;
+    at::Tensor of_x;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const auto &grad = grads[i], &weight = saved[i];
+      const bool has_bias = types[i] >= 0;
+      if (grad.defined() && ctx->needs_input_grad(0)) {
+        if (!of_x.defined()) {
+          of_x = at::mm(grad, weight);
+        } else if (at::GradMode::is_enabled()) {
+          of_x = at::addmm(of_x, grad, weight);
+        } else {
+          of_x.addmm_(grad, weight);
+        }
+      }
+      if (grad.defined() && ctx->needs_input_grad(1 + i)) of_weights[i] = at::mm(grad.t(), x);
+      if (has_bias) {
+        const bool is_needed = grad.defined() && ctx->needs_input_grad(1 + grads.size() + of_biases.size());
+        of_biases.push_back(is_needed ? gradient_of_bias(grad, static_cast<at::ScalarType>(types[i])) : at::Tensor());
+      }
+    }
+    variable_list results{of_x};
+    results.insert(results.end(), of_weights.begin(), of_weights.end());
+    results.insert(results.end(), of_biases.begin(), of_biases.end());
+    results.emplace_back();  // for the list of biases
+    return results;
+  }
+};
+
+std::vector<at::Tensor> linears_autograd(T x, at::TensorList weights, Biases biases) {
+  check_count(weights, biases);
+  std::vector<at::Tensor> given;
+  for (const OptTensor& bias : biases) {
+    if (bias) given.push_back(*bias);
+  }
+  return Linears::apply(x, weights, at::TensorList(given), biases);
+}
+
+// Biases keep their type, and so have gradients that are sums of it.
+template <c10::DispatchKey key, c10::DeviceType device>
+std::vector<at::Tensor> linears_autocast(T x, at::TensorList weights, Biases biases) {
+  c10::impl::ExcludeDispatchKeyGuard guard(key);
+  std::vector<at::Tensor> cast;
+  for (const auto& weight : weights) cast.push_back(autocast_features<device>(weight));
+  return dispatch(autocast_features<device>(x), cast, biases);
+}
+
+at::Tensor add_bias(T x, T bias) {
+  check_matrix(x);
+  TORCH_CHECK(bias.dim() == 1 && bias.sym_size(0) == x.sym_size(1), "bias: expected shape [features] = [",
+              x.sym_size(1), "], got ", bias.sym_sizes());
+  return x + bias;
+}
+
+struct AddBias : torch::autograd::Function<AddBias> {
+  static Variable forward(AutogradContext* ctx, const Variable& x, const Variable& bias) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    ctx->saved_data["types"] =
+        std::vector<int64_t>{static_cast<int64_t>(x.scalar_type()), static_cast<int64_t>(bias.scalar_type())};
+    return add_bias(x, bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto types = ctx->saved_data["types"].toIntVector();
+    const auto& grad = grads[0];
+    const auto of_bias = [&] { return gradient_of_bias(grad, static_cast<at::ScalarType>(types[1])); };
+    return {ctx->needs_input_grad(0) ? grad.to(static_cast<at::ScalarType>(types[0])) : at::Tensor(),
+            ctx->needs_input_grad(1) ? of_bias() : at::Tensor()};
+  }
+};
+
+at::Tensor add_bias_autograd(T x, T bias) { return AddBias::apply(x, bias); }
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
+  m.def("linears(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]");
+  m.def("add_bias(Tensor x, Tensor bias) -> Tensor");
+  m.def("feature_sums(Tensor x) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) {
+  m.impl("linears", linears);
+  m.impl("add_bias", add_bias);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) { m.impl("feature_sums", feature_sums_cpu); }
+
+#ifdef DFGNN_WITH_CUDA
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) { m.impl("feature_sums", feature_sums_on_cuda); }
+#endif
+
+TORCH_LIBRARY_IMPL(dfgnn, Meta, m) { m.impl("feature_sums", feature_sums_meta); }
+
+TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
+  m.impl("linears", linears_autograd);
+  m.impl("add_bias", add_bias_autograd);
+  m.impl("feature_sums", torch::autograd::autogradNotImplementedFallback());
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
+  m.impl("linears", linears_autocast<c10::DispatchKey::AutocastCPU, c10::DeviceType::CPU>);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
+  m.impl("linears", linears_autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::CUDA>);
+}
+
+}  // namespace dfgnn

@@ -1,0 +1,61 @@
+"""Linear layers and biases around attention.
+
+Those of one x are one operator: torch's gradients of x, one of each layer, which it adds up, and of
+biases are up to half of the time of a layer on a GPU.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from ._fused import has_kernels, is_linear, is_transformed
+
+_TENSORS = (Tensor, torch.nn.Parameter)
+
+
+def linears(layers: Sequence[Optional[torch.nn.Module]], x: Tensor) -> list[Any]:
+    """What each layer makes of ``x``; None for None."""
+    made = _by_operator([layer for layer in layers if layer is not None], x)
+    if made is None:
+        return [None if layer is None else layer(x) for layer in layers]
+    results = iter(made)
+    return [None if layer is None else next(results) for layer in layers]
+
+
+def _by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tensor]]:
+    """None where somebody might see the difference, or there is none."""
+    weights, biases = [], []
+    for layer in layers:
+        if not is_linear(layer):
+            return None
+        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+        if type(weight) not in _TENSORS or not (bias is None or type(bias) in _TENSORS):
+            return None
+        weights.append(weight)
+        biases.append(bias)
+    if len(weights) < 2 and biases == [None]:
+        return None
+    return torch.ops.dfgnn.linears(x, weights, biases) if has_operators(x) else None
+
+
+def plus_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """``x [N, F] + bias [F]``. Scriptable."""
+    if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code knows no types of tensors)
+        if type(bias) in _TENSORS and has_operators(x):
+            return torch.ops.dfgnn.add_bias(x, bias)
+    return x + bias
+
+
+def has_operators(x: Tensor) -> bool:
+    """Whether they take ``x``, eagerly: compilers fuse what they know."""
+    return (
+        type(x) in _TENSORS
+        and x.layout == torch.strided
+        and x.dim() == 2
+        and has_kernels(x)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not is_transformed()
+    )
