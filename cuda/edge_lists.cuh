@@ -34,8 +34,9 @@ struct CooEdges {
     return bad ? -1 : static_cast<int64_t>(e.dst);
   }
   __device__ __forceinline__ int64_t full_key(const Loaded& e, bool& bad) const {
-    bad = !in_range(e.dst, num_dst) || !in_range(e.src, num_src);
-    return bad || (kSelfLoops && e.src == e.dst) ? -1 : static_cast<int64_t>(e.dst);
+    const bool is_dropped = kSelfLoops && e.src == e.dst;  // wherever it is
+    bad = !is_dropped && (!in_range(e.dst, num_dst) || !in_range(e.src, num_src));
+    return is_dropped || bad ? -1 : static_cast<int64_t>(e.dst);
   }
   __device__ __forceinline__ int64_t loaded_other(const Loaded& e, bool& bad) const {
     bad = !in_range(e.src, num_src);

@@ -82,5 +82,5 @@ def _version(edge_index: Any) -> Optional[tuple[Hashable, ...]]:
         return None
     return (
         *(t._version for t in counting),
-        *((t.data_ptr(), t.shape) for t in tensors),
+        *((t.data_ptr(), t.shape, t.stride()) for t in tensors),
     )

@@ -244,6 +244,27 @@ def test_out_of_range(change, found, device):
         build_graph(edge_index, 29, 13)
 
 
+@pytest.mark.parametrize("order", ["by destination", "by source", "random"])
+@pytest.mark.parametrize("sizes", [[40], [30] * 200, [3000]], ids=["few", "batch", "large"])
+def test_dropped_loops_may_be_out_of_range(sizes, order, device):
+    """Wherever they are in the list, and whichever way it is sorted."""
+    csr = graphs.batch(sizes, min(1.0, 20 / max(sizes))).to(device)
+    edge_index, nodes = edge_index_of(csr), csr.num_src
+    rng = torch.Generator().manual_seed(0)
+    outside = torch.tensor([-1, nodes, 2**31 + 5, -(2**33)])[
+        torch.randint(4, (edge_index.size(1) // 5,), generator=rng)
+    ]
+    edges = torch.cat([edge_index, outside.to(device).expand(2, -1)], dim=1)
+    if order == "random":
+        edges = edges[:, torch.randperm(edges.size(1), generator=rng).to(device)]
+    else:
+        edges = edges[:, edges[1 if order == "by destination" else 0].argsort(stable=True)]
+    graph = build_graph(edges, nodes, nodes, True)
+    assert edges_of(graph) == expected_edges(edges, nodes, nodes, True)
+    with pytest.raises(IndexError, match="out of range"):
+        build_graph(edges, nodes, nodes)
+
+
 def test_out_of_range_sparse_tensor(device):
     pytest.importorskip("torch_sparse")
     pytest.importorskip("torch_sparse")

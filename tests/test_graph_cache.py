@@ -8,7 +8,7 @@ import graphs
 import pytest
 import torch
 import torch_geometric.nn
-from layers import LAYERS, edge_index_of, features, make, transposed
+from layers import FEATURES, LAYERS, edge_index_of, features, make, transposed
 from structures import edges_of, expected_edges
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch_geometric import EdgeIndex
@@ -70,6 +70,14 @@ def test_change_in_place(change, device):
     change(edge_index)
     assert torch.equal(conv(x, edge_index), conv(x, edge_index.clone()))
     assert edges_of(build_graph(edge_index, 40, 40)) == expected_edges(edge_index, 40, 40, False)
+
+
+def test_change_of_strides():
+    edge_index, conv = torch.tensor([[0, 1], [1, 1]]), make(pyg_dfgnn.nn, "GATConv")
+    x = torch.randn(2, FEATURES)
+    conv(x, edge_index)
+    edge_index.data = edge_index.data.t()
+    assert torch.equal(conv(x, edge_index), conv(x, edge_index.clone()))
 
 
 def test_change_of_edge_index_object_in_place():

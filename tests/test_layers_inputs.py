@@ -1,5 +1,6 @@
 """Every form of graph that PyG's layers take."""
 
+import copy
 import warnings
 
 import pytest
@@ -226,6 +227,68 @@ def test_traced(layer, edge_dim, device):
         traced = torch.jit.trace(ours, call("hub"))
     for name in ("hub", "isolated"):
         torch.testing.assert_close(traced(*call(name)), theirs(*call(name)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("edge_dim", [None, 3])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_traced_in_another_precision(layer, edge_dim, device):
+    """A trace is of no precision: it may be converted, and run in autocast."""
+    if edge_dim is not None and layer not in EDGE_LAYERS:
+        pytest.skip("has no edge features")
+    arguments = {} if edge_dim is None else {"edge_dim": edge_dim}
+    ours, theirs = (conv.eval() for conv in pair(layer, device, **arguments))
+    edge_index, x = square("hub", device)
+    features = () if edge_dim is None else (edge_features(edge_index),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced, theirs_traced = (
+            torch.jit.trace(conv, (x, edge_index, *features)) for conv in (ours, theirs)
+        )
+    exact = copy.deepcopy(theirs).double()
+    inputs = (x.double(), edge_index, *(f.double() for f in features))
+    expected = exact(*inputs)
+    with torch.autocast(device, torch.bfloat16):
+        found = traced(x, edge_index, *features)
+        assert found.dtype == theirs_traced(x, edge_index, *features).dtype
+    torch.testing.assert_close(found.double(), expected, rtol=5e-2, atol=5e-2)
+    found = traced.double()(*inputs)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    found = traced.bfloat16()(*(t.bfloat16() if t.is_floating_point() else t for t in inputs))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), expected, rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer != "TransformerConv"])
+def test_dropped_self_loops_may_be_anywhere(layer, device, fused):
+    """Such as those that fill up lists of edges: PyG drops them before it looks."""
+    ours, theirs = pair(layer, device)
+    edge_index, x = square("hub", device)
+    filling = torch.tensor([-1, x.size(0), 2**33, -(2**40)], device=device)
+    edge_index = torch.cat([edge_index, torch.stack([filling, filling])], dim=1)
+    expected = theirs.eval()(x, edge_index)
+    torch.testing.assert_close(ours.eval()(x, edge_index), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("layer", ["GATConv", "GATv2Conv", "SuperGATConv"])
+def test_vectors_of_another_precision(layer, dtype, device):
+    ours, theirs = (conv.eval() for conv in pair(layer, device))
+    for conv in (ours, theirs):
+        for name, vector in conv.named_parameters():
+            if name.startswith("att"):
+                vector.data = vector.data.to(dtype)
+    edge_index, x = square("hub", device)
+    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index), rtol=1e-4, atol=1e-5)
+
+
+def test_values_of_another_precision(device):
+    ours, theirs = pair("TransformerConv", device)
+    for conv in (ours, theirs):
+        conv.lin_value.double()
+        conv.lin_value.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+    edge_index, x = square("hub", device)
+    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -5,6 +5,7 @@ import zipfile
 
 import pytest
 import torch
+import torch_geometric.nn
 from layers import EDGE_LAYERS, LAYERS, WEIGHT_LAYERS, make, pair, square, transposed
 from torch import Tensor
 from torch_geometric.typing import SparseTensor
@@ -103,6 +104,58 @@ def test_other_aggregation(layer):
     x, edge_index = reversed(square("hub"))
     result = torch.jit.script(Model(ours))(x, edge_index)
     torch.testing.assert_close(result, theirs(x, edge_index), rtol=1e-5, atol=1e-5)
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * torch.nn.functional.linear(x, self.weight)
+
+
+def doubled(module: torch.nn.Module, inputs: tuple[Tensor], out: Tensor) -> Tensor:
+    return 2 * out
+
+
+def halved(module: torch.nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    return 0.5 * inputs[0]
+
+
+# What users put in the place of lin_edge, or do to it.
+CHANGES = {
+    "bias": lambda conv: setattr(conv, "lin_edge", torch.nn.Linear(3, 5)),
+    "subclass": lambda conv: setattr(conv, "lin_edge", Doubled(3, 5, bias=False)),
+    "layers": lambda conv: setattr(
+        conv, "lin_edge", torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU())
+    ),
+    "hook": lambda conv: conv.lin_edge.register_forward_hook(doubled),
+    "pre-hook": lambda conv: conv.lin_edge.register_forward_pre_hook(halved),
+    "aggregation": lambda conv: setattr(conv, "aggr_module", torch_geometric.nn.MeanAggregation()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+def test_changed_layers(layer, change):
+    """Scripted code takes the operators only where they compute what the layer does by then."""
+
+    class Model(torch.nn.Module):
+        def __init__(self, conv):
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+            return self.conv(x, edge_index, edge_attr)
+
+    x, edge_index = reversed(square("hub"))
+    edge_attr = torch.rand(edge_index.size(1), 3)
+    ours, theirs = pair(layer, edge_dim=3, heads=1, concat=False)
+    torch.jit.script(Model(ours))  # before, by the operators
+    for conv in (ours, theirs):
+        torch.manual_seed(1)
+        CHANGES[change](conv)
+    expected = theirs(x, edge_index, edge_attr)
+    torch.testing.assert_close(ours(x, edge_index, edge_attr), expected, rtol=1e-5, atol=1e-5)
+    result = torch.jit.script(Model(ours))(x, edge_index, edge_attr)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_two_calls_with_dropout():

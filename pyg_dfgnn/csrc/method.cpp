@@ -124,11 +124,11 @@ const Cost& of_score(const ScoreCosts<Cost>& costs, Score score) {
 
 // What a block (16 rows by 32 nodes with edges) costs the tile kernels, in edges of smmf or pmf, whichever is the
 // faster one; what they save on each node; and, of a head, what a call costs beside that. Fitted to times of all
-// (H100, CUDA graphs, docs/kernels/which-method.md) on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of whose
-// pairs are edges, of trees, and on the batches of docs/performance.md: of one head of 128, and of 256 with dot and
-// additive scores. Of small heads on the batches and on batches of nearest neighbours (H200; dot scores of 8 x 16 on random
-// graphs, too). Of several tiny heads, which lie beside zeros in tile's chunks in float32, a block costs so many times
-// more. _may_choose_tile() of graph.py bounds them all.
+// (H100, CUDA graphs, docs/kernels/which-method.md) on batches of random graphs of 30 to 400 nodes, 0.5 to 40 % of
+// whose pairs are edges, of trees, and on the batches of docs/performance.md: of one head of 128, and of 256 with dot
+// and additive scores. Of small heads on the batches and on batches of nearest neighbours (H200; dot scores of 8 x 16
+// on random graphs, too). Of several tiny heads, which lie beside zeros in tile's chunks in float32, a block costs so
+// many times more. _may_choose_tile() of graph.py bounds them all.
 struct TileCost {
   double block, node, call;
 };

@@ -10,6 +10,7 @@ from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..graph import Graph
 from ..ops import edge_softmax
+from ._dtypes import in_dtype, in_dtype_of
 
 
 def edge_features(
@@ -90,8 +91,7 @@ def _sums_of_rows(features: Tensor, graph: Graph, loops: int, mean: bool) -> Ten
     """The sums, or means, of the features ``[E, D]`` of the edges to each of the first nodes, but
     for loops. Scriptable."""
     padded = F.pad(features, [0, 0, 0, loops])  # loops that were added count 0
-    precision = torch.promote_types(features.dtype, torch.float32)
-    alike = torch.zeros([graph.col.size(0), 1], dtype=precision, device=features.device)
+    alike = features.new_zeros([graph.col.size(0), 1])
     # Means of all are in the range of the features, where their sums may not be.
     weight = edge_softmax(alike, graph) if mean else alike + 1
     sums = torch.ops.dfgnn.edge_sums(graph.rowptr, graph.eid, weight=weight, features=padded)
@@ -99,7 +99,7 @@ def _sums_of_rows(features: Tensor, graph: Graph, loops: int, mean: bool) -> Ten
     if not mean:
         return sums
     degree = graph.rowptr.diff()[:loops].to(torch.float64)
-    return (sums * (degree / (degree - 1).clamp(min=1)).unsqueeze(1)).to(features.dtype)
+    return in_dtype_of(sums * (degree / (degree - 1).clamp(min=1)).unsqueeze(1), features)
 
 
 def _reduce(features: Tensor, graph: Graph, flow: str, reduction: str) -> Tensor:
@@ -174,7 +174,7 @@ def attention_weights(
         (that of ``edge_index``, self-loops that were added behind) ``[E', heads]``, before and
         after dropout.
     """
-    alpha = edge_softmax(logits, graph, scale).to(dtype)
+    alpha = in_dtype(edge_softmax(logits, graph, scale), dtype)
     order = order_of_edges(graph)
     weights = alpha.index_select(0, order)
     if dropout_p == 0.0:

@@ -91,9 +91,13 @@ class FusedConv(MessagePassing):
             value = getattr(self, name, None)
             if isinstance(value, int):
                 setattr(self, name, float(value))
-        if self._sums_messages():
-            self.scripts_fused = True
-            self.__jit_ignored_attributes__ = ["aggr_module"]
+
+    def __prepare_scriptable__(self) -> "FusedConv":
+        """The layer for TorchScript, which asks nothing when it runs: all is answered here, by what
+        the layer is now."""
+        self.scripts_fused = self._sums_messages() and self._projects_edges()
+        self.__jit_ignored_attributes__ = ["aggr_module"] if self.scripts_fused else []
+        return self
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -184,11 +188,16 @@ class FusedConv(MessagePassing):
         return torch.jit.is_scripting() or self._may_project(edge_attr, graph)
 
     @torch.jit.unused
+    def _projects_edges(self) -> bool:
+        """Whether ``lin_edge``, if there is one, multiplies by its weight."""
+        lin = getattr(self, "lin_edge", None)
+        return lin is None or (is_linear(lin) and lin.bias is None)
+
+    @torch.jit.unused
     def _may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
         lin, width = self.lin_edge, edge_attr.size(1) if edge_attr.dim() == 2 else 1
         return (
-            is_linear(lin)
-            and lin.bias is None
+            self._projects_edges()
             and edge_attr.dim() in (1, 2)
             and edge_attr.size(0) == num_edges(graph)
             and width == lin.weight.size(1) > 0
@@ -256,6 +265,19 @@ def has_kernels(value: Tensor) -> bool:
     return value.dtype in _DTYPES and value.device.type in ("cpu", "cuda", "meta")
 
 
+def may_score(att: Tensor, x: Tensor) -> bool:
+    """Whether operators take ``att`` and features ``x``; scripted code fails where they do not.
+    Scriptable."""
+    return torch.jit.is_scripting() or _may_score(att, x)
+
+
+@torch.jit.unused
+def _may_score(att: Tensor, x: Tensor) -> bool:
+    if att.dtype in (torch.float16, torch.bfloat16) and is_autocast(x):
+        return True
+    return att.dtype in (x.dtype, torch.float32)
+
+
 def wide(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]:
     """int64 for int32, with which torch 2.13 gives PyG's steps wrong gradients. Scriptable."""
     if isinstance(edge_index, Tensor):
@@ -266,22 +288,6 @@ def wide(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]
 def is_autocast(t: Tensor) -> bool:
     """Whether autocast is on, on the device of the tensor."""
     return torch.is_autocast_enabled(t.device.type)
-
-
-def dtype_of_sums(t: Tensor) -> torch.dtype:
-    """What PyG's sums of ``t`` have: float32 in autocast on CUDA. Scriptable."""
-    is_half = t.dtype == torch.float16 or t.dtype == torch.bfloat16
-    return torch.float32 if is_half and t.is_cuda and torch.is_autocast_enabled() else t.dtype
-
-
-def dtype_of_messages(x: Tensor, att: Tensor) -> torch.dtype:
-    """That of PyG's messages, weighed by sums of ``x * att``. Scriptable."""
-    return torch.promote_types(dtype_of_sums(x), att.dtype)
-
-
-def as_in_autocast(out: Tensor) -> Tensor:
-    """Messages in the dtype of PyG's. Scriptable."""
-    return out.to(dtype_of_sums(out))
 
 
 def of_its_own(out: Tensor) -> Tensor:

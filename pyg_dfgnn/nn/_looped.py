@@ -50,7 +50,9 @@ class LoopedConv(FusedConv):
                     "edge_index: a SparseTensor together with edge features and self-loops"
                 )
             adj_t = torch_sparse.set_diag(adj_t)
-        weighted = self.attend_weighted(adj_t, x, edge_attr, size, False)
+        weighted: Optional[tuple[Tensor, Tensor]] = None
+        if not torch.jit.is_scripting() or self.scripts_fused:
+            weighted = self.attend_weighted(adj_t, x, edge_attr, size, False)
         if weighted is None:
             weighted = self.attend(adj_t, x, edge_attr, size)
         return adj_t, weighted[0], weighted[1]
@@ -67,7 +69,9 @@ class LoopedConv(FusedConv):
         if not torch.jit.is_scripting() and self_loops and keeps_its_type(edge_index):
             edge_index, edge_attr = self.with_self_loops(edge_index, edge_attr, num_nodes)
             self_loops = False
-        weighted = self.attend_weighted(edge_index, x, edge_attr, size, self_loops)
+        weighted: Optional[tuple[Tensor, Tensor]] = None
+        if not torch.jit.is_scripting() or self.scripts_fused:
+            weighted = self.attend_weighted(edge_index, x, edge_attr, size, self_loops)
         if weighted is not None:
             if self_loops:
                 edge_index = append_self_loops(edge_index, num_nodes)

@@ -11,7 +11,8 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from ..graph import Graph
 from ..ops import cosine_attention
-from ._fused import FusedConv, as_in_autocast, no_fused_path, of_its_own, wide
+from ._dtypes import as_in_autocast, in_dtype
+from ._fused import FusedConv, no_fused_path, of_its_own, wide
 
 
 class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
@@ -50,7 +51,7 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
             if graph is not None:
                 features = x.unsqueeze(1)
                 out = cosine_attention(features, features, self.beta, graph, method=self.method)
-                out = out.squeeze(1).to(torch.promote_types(x.dtype, self.beta.dtype))
+                out = in_dtype(out.squeeze(1), torch.promote_types(x.dtype, self.beta.dtype))
                 return of_its_own(as_in_autocast(out))
 
         if torch.jit.is_scripting() and self.scripts_fused:

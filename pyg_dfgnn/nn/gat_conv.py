@@ -13,8 +13,9 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from ..graph import Graph, is_adjacency
 from ..ops import additive_attention, additive_logits, edge_sddmm, gat_scores, node_scores, spmm
+from ._dtypes import dtype_of_messages, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features, has_rows, num_edges, with_loops
-from ._fused import Given, NotGiven, dtype_of_messages, no_fused_path, wide
+from ._fused import Given, NotGiven, may_score, no_fused_path, wide
 from ._linears import linears
 from ._looped import LoopedConv
 
@@ -130,7 +131,9 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             return_attention_weights = True if return_attention_weights else None
         x, residual = self.project(x)
         if not isinstance(return_attention_weights, bool):
-            fused = self.attend_fused(edge_index, x, edge_attr, size)
+            fused: Optional[Tensor] = None
+            if not torch.jit.is_scripting() or self.scripts_fused:
+                fused = self.attend_fused(edge_index, x, edge_attr, size)
             if fused is not None:
                 return self.combine_heads(fused, residual)
             if torch.jit.is_scripting() and self.scripts_fused:
@@ -219,6 +222,8 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         """The graph and ``a_edge [E, heads]`` in its order; None where PyG's steps must run."""
         if self.lin_edge is not None and self_loops and is_adjacency(edge_index):
             return None  # PyG refuses it, or fills in values
+        if not may_score(self.att_src, x[0]) or not may_score(self.att_dst, x[0]):
+            return None
         graph = self.graph_of(edge_index, x, size, self_loops)
         if graph is None:
             return None
@@ -235,7 +240,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
         weight = (weight * self.att_edge.view(self.heads, self.out_channels, 1)).sum(dim=1)
         features = with_loops(edge_attr, graph, self.fill_value, self.flow)
-        return graph, edge_sddmm(weight.unsqueeze(0), features.to(weight.dtype), graph)
+        return graph, edge_sddmm(weight.unsqueeze(0), in_dtype_of(features, weight), graph)
 
     def attend_fused(
         self,
@@ -260,7 +265,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             dropout_p=self.dropout_p(),
             method=self.method,
         )
-        return out.to(dtype_of_messages(x[0], self.att_src))
+        return in_dtype(out, dtype_of_messages(x[0], self.att_src))
 
     def attend_weighted(
         self,
@@ -283,7 +288,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         dropout_p = self.dropout_p()
         dtype = dtype_of_messages(x[0], self.att_src)
         in_order, _, weights = attention_weights(logits, graph, dropout_p, dtype)
-        return spmm(in_order, x[0], graph).to(weights.dtype), weights
+        return in_dtype_of(spmm(in_order, x[0], graph), weights), weights
 
     def attend(
         self,

@@ -12,8 +12,9 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from ..graph import Graph, is_adjacency
 from ..ops import additive_v2_attention, additive_v2_logits, logits_attention, spmm
+from ._dtypes import in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features, with_loops
-from ._fused import Given, NotGiven, no_fused_path, wide
+from ._fused import Given, NotGiven, may_score, no_fused_path, wide
 from ._linears import linears
 from ._looped import LoopedConv
 
@@ -125,7 +126,9 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
             return_attention_weights = True if return_attention_weights else None
         x, residual = self.project(x)
         if not isinstance(return_attention_weights, bool):
-            fused = self.attend_fused(edge_index, x, edge_attr)
+            fused: Optional[Tensor] = None
+            if not torch.jit.is_scripting() or self.scripts_fused:
+                fused = self.attend_fused(edge_index, x, edge_attr)
             if fused is not None:
                 return self.combine_heads(fused, residual)
             if torch.jit.is_scripting() and self.scripts_fused:
@@ -186,6 +189,10 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         """The graph and features for its ``eid``; None where PyG's steps must run."""
         if self.lin_edge is not None and self_loops and is_adjacency(edge_index):
             return None  # PyG refuses it, or fills in values
+        x_src, x_dst = x
+        assert x_dst is not None
+        if not may_score(self.att, x_src) or x_src.dtype != x_dst.dtype:
+            return None
         graph = self.graph_of(edge_index, x, None, self_loops)
         if graph is None:
             return None
@@ -204,7 +211,8 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         assert x_dst is not None
         weight: Optional[Tensor] = None
         if self.lin_edge is not None and features is not None:
-            features, weight = features.to(x_src.dtype), self.lin_edge.weight.to(x_src.dtype)
+            features = in_dtype_of(features, x_src)
+            weight = in_dtype_of(self.lin_edge.weight, x_src)
         att = self.att.squeeze(0)
         return additive_v2_logits(x_dst, x_src, att, graph, self.negative_slope, features, weight)
 
@@ -235,7 +243,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         else:
             logits = self.logits(x, graph, features)
             out = logits_attention(logits, x_src, graph, dropout_p, self.method)
-        return out.to(torch.promote_types(x_src.dtype, self.att.dtype))
+        return in_dtype(out, torch.promote_types(x_src.dtype, self.att.dtype))
 
     def attend_weighted(
         self,
@@ -255,7 +263,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         dropout_p = self.dropout_p()
         dtype = torch.promote_types(x_src.dtype, self.att.dtype)
         in_order, _, weights = attention_weights(logits, graph, dropout_p, dtype)
-        return spmm(in_order, x_src, graph).to(dtype), weights
+        return in_dtype_of(spmm(in_order, x_src, graph), weights), weights
 
     def attend(
         self,

@@ -12,17 +12,9 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from ..graph import Graph, build_graph
 from ..ops import additive_logits, gat_scores, logits_attention, sddmm
+from ._dtypes import as_in_autocast, dtype_of_messages, dtype_of_sums, in_dtype
 from ._edges import destinations, order_of_edges
-from ._fused import (
-    FusedConv,
-    as_in_autocast,
-    dtype_of_messages,
-    dtype_of_sums,
-    has_kernels,
-    no_fused_path,
-    of_its_own,
-    wide,
-)
+from ._fused import FusedConv, has_kernels, may_score, no_fused_path, of_its_own, wide
 from ._linears import plus_bias
 
 
@@ -101,11 +93,9 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         num_nodes = x.size(0)
         is_static = x.dim() != 2
         x = self.lin(x).view(-1, self.heads, self.out_channels)
-        graph = (
-            None
-            if is_static
-            else self.fused_graph(edge_index, x, num_nodes, num_nodes, self.add_self_loops)
-        )
+        graph: Optional[Graph] = None
+        if not is_static and self.has_fitting_vectors(x):
+            graph = self.fused_graph(edge_index, x, num_nodes, num_nodes, self.add_self_loops)
         if graph is not None:
             out = self.attend_fused(x, graph)
         else:
@@ -115,6 +105,12 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
                 self.supervise(x, edge_index, graph, neg_edge_index, num_nodes, batch)
         out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
         return of_its_own(out) if self.bias is None else plus_bias(out, self.bias)
+
+    def has_fitting_vectors(self, x: Tensor) -> bool:
+        """Whether operators take those of the scores, if there are any."""
+        if self.att_l is None or self.att_r is None:
+            return True
+        return may_score(self.att_l, x) and may_score(self.att_r, x)
 
     def attend_fused(self, x: Tensor, graph: Graph) -> Tensor:
         """The aggregated messages ``[N, heads, out_channels]``."""
@@ -129,7 +125,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         logits = F.leaky_relu(logits, self.negative_slope)
         dropout_p = self.dropout_p()
         out = logits_attention(logits, x, graph, dropout_p, self.method)
-        return as_in_autocast(out.to(dtype))
+        return as_in_autocast(in_dtype(out, dtype))
 
     def attend(
         self, x: Tensor, edge_index: Union[Tensor, SparseTensor, Graph], num_nodes: int
@@ -198,5 +194,5 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         if graph is None:
             graph = build_graph(pairs, num_nodes, num_nodes)
         products = sddmm(x, x, graph).index_select(0, order_of_edges(graph))
-        products = products.to(dtype_of_sums(x))
+        products = in_dtype(products, dtype_of_sums(x))
         return products if self.attention_type == "MX" else products / math.sqrt(self.out_channels)

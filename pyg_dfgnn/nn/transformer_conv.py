@@ -11,17 +11,9 @@ from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 
 from ..graph import Graph
 from ..ops import dot_attention, edge_sddmm, edge_softmax, edge_spmm, sddmm, spmm
+from ._dtypes import as_in_autocast, dtype_of_sums, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features
-from ._fused import (
-    FusedConv,
-    Given,
-    NotGiven,
-    as_in_autocast,
-    dtype_of_sums,
-    no_fused_path,
-    of_its_own,
-    wide,
-)
+from ._fused import FusedConv, Given, NotGiven, no_fused_path, of_its_own, wide
 from ._linears import linears
 
 if typing.TYPE_CHECKING:
@@ -129,7 +121,9 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         query, key, value = query.view(-1, H, C), key.view(-1, H, C), value.view(-1, H, C)
 
         with_weights = isinstance(return_attention_weights, bool)
-        fused = self.attend_fused(edge_index, query, key, value, edge_attr, with_weights)
+        fused: Optional[tuple[Tensor, Optional[Tensor]]] = None
+        if not torch.jit.is_scripting() or self.scripts_fused:
+            fused = self.attend_fused(edge_index, query, key, value, edge_attr, with_weights)
         if fused is not None:
             out, alpha = fused
         else:
@@ -178,6 +172,8 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             return None
         if edge_attr is not None and edge_attr.dim() != 2:
             return None
+        if query.dtype != key.dtype or key.dtype != value.dtype:
+            return None
         graph = self.fused_graph(edge_index, value, value.size(0), query.size(0), False)
         if graph is None:
             return None
@@ -194,8 +190,8 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
                 return None
             # q·(k + W e) = q·k + (Wᵀ q)·e  and  Σ α (v + W e) = Σ α v + W Σ α e
             features = edge_attr.view(graph.eid.size(0), self.lin_edge.weight.size(1))
-            features = features.to(query.dtype)
-            weight = self.lin_edge.weight.view(H, C, -1).to(query.dtype)
+            features = in_dtype_of(features, query)
+            weight = in_dtype_of(self.lin_edge.weight.view(H, C, -1), query)
             projected = multiply_heads(query, weight)
             logits = logits + edge_sddmm(projected, features, graph)
         scale = self.out_channels**-0.5
@@ -204,7 +200,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         if with_weights:
             dropped, alpha, _ = attention_weights(logits, graph, dropout_p, dtype, scale)
         else:
-            dropped = F.dropout(edge_softmax(logits, graph, scale).to(dtype), dropout_p)
+            dropped = F.dropout(in_dtype(edge_softmax(logits, graph, scale), dtype), dropout_p)
         out = spmm(dropped, value, graph)
         if features is not None and weight is not None:
             summed = edge_spmm(dropped, features, graph)

@@ -24,10 +24,11 @@ void fill_csr(const Input* src, const Input* dst, int64_t num_edges, int64_t num
               Index* rowptr, Index* col, Index* eid, int64_t* stats) {
   const int64_t num_loops = self_loops ? std::min(num_src, num_dst) : 0;
   const auto valid = [&](int64_t e) { return inside(src[e], num_src) && inside(dst[e], num_dst); };
-  const auto kept = [&](int64_t e) { return valid(e) && !(self_loops && src[e] == dst[e]); };
+  const auto dropped = [&](int64_t e) { return self_loops && src[e] == dst[e]; };  // wherever it is
+  const auto kept = [&](int64_t e) { return !dropped(e) && valid(e); };
   int64_t invalid = 0;
   for (int64_t e = 0; e < num_edges; ++e) {
-    invalid += !valid(e);
+    invalid += !dropped(e) && !valid(e);
     if (kept(e)) ++rowptr[dst[e] + 1];
   }
   for (int64_t i = 0; i < num_loops; ++i) ++rowptr[i + 1];

@@ -1,0 +1,34 @@
+"""The dtypes of what PyG's layers compute. All of it can be scripted."""
+
+import torch
+from torch import Tensor
+
+
+def dtype_of_sums(t: Tensor) -> torch.dtype:
+    """What PyG's sums of ``t`` have: float32 in autocast on CUDA."""
+    is_half = t.dtype == torch.float16 or t.dtype == torch.bfloat16
+    return torch.float32 if is_half and t.is_cuda and torch.is_autocast_enabled() else t.dtype
+
+
+def dtype_of_messages(x: Tensor, att: Tensor) -> torch.dtype:
+    """That of PyG's messages, weighed by sums of ``x * att``."""
+    return torch.promote_types(dtype_of_sums(x), att.dtype)
+
+
+def as_in_autocast(out: Tensor) -> Tensor:
+    """Messages in the dtype of PyG's."""
+    return in_dtype(out, dtype_of_sums(out))
+
+
+def in_dtype(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """``t.to(dtype)``, of which nothing is in traced code where it changes nothing: that may run in
+    another precision later."""
+    return t if t.dtype == dtype else t.to(dtype)
+
+
+def in_dtype_of(t: Tensor, like: Tensor) -> Tensor:
+    """``t.to(like.dtype)``, in traced code as well."""
+    if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code is not traced)
+        if torch.jit.is_tracing():
+            return t.type_as(like)
+    return t.to(like.dtype)
