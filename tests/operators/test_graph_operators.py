@@ -76,7 +76,8 @@ def expected_csr(
     """rowptr, col, eid and stats, by a stable sort."""
     capacity = src.numel() + (min(num_src, num_dst) if self_loops else 0)
     valid = (src >= 0) & (src < num_src) & (dst >= 0) & (dst < num_dst)
-    keep = valid & (src != dst) if self_loops else valid
+    dropped = (src == dst) & self_loops  # wherever they are
+    keep = valid & ~dropped
     loops = torch.arange(capacity - src.numel(), device=src.device)
     rows = torch.cat([dst[keep], loops])
     order = rows.argsort(stable=True)
@@ -88,7 +89,7 @@ def expected_csr(
         pad(degrees.cumsum(0), (1, 0)).int(),
         pad(col, unused).int(),
         pad(eid, unused).int(),
-        torch.stack([degrees.max() if num_dst > 0 else degrees.sum(), (~valid).sum()]),
+        torch.stack([degrees.max() if num_dst > 0 else degrees.sum(), (~valid & ~dropped).sum()]),
     )
 
 
