@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "edge_softmax.h"
+#include "edges.cuh"
 #include "row_blocks.cuh"
 
 namespace dfgnn::cuda {
@@ -110,6 +111,7 @@ struct Add {
 template <class A>
 struct Sums {
   using Shared = double;
+  static constexpr bool kOfEdges = false;
   Typed<A> a;
   Index position;
   const A* values;
@@ -153,6 +155,7 @@ struct Merge {
 template <class A>
 struct Softmax {
   using Shared = Weights<A>;
+  static constexpr bool kOfEdges = true;  // what results are of
   Typed<A> a;
   const A* logits;
   A scale;
@@ -186,6 +189,7 @@ struct Softmax {
 template <class A>
 struct SoftmaxBackward {
   using Shared = double;
+  static constexpr bool kOfEdges = true;
   Typed<A> a;
   const A *grad, *alpha;
   A scale;
@@ -228,6 +232,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads) rows_kernel(Task task, int 
   __shared__ typename Task::Shared scratch[RowPlan::kWarps][kWarp];
   __shared__ unsigned long_rows[RowPlan::kWarps];
   const auto& a = task.a;
+  if constexpr (Task::kOfEdges) clear_no_edges(a, task.result);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto first_row = [&](int w) {
     return (static_cast<int64_t>(blockIdx.x) * RowPlan::kWarps + w) * rows_per_warp;

@@ -53,4 +53,17 @@ __device__ __forceinline__ void for_edge_batches(const Graph& a, const EdgePlan&
   }
 }
 
+// Zeros in the place of results [E, heads] of entries that no row has: before the first one's begin and behind the last
+// one's end. By a whole grid; of most graphs there are none.
+template <class Graph, class A>
+__device__ __forceinline__ void clear_no_edges(const Graph& a, A* results) {
+  const int64_t end = clamp_to(a.rowptr[a.num_dst], a.num_edges), begin = clamp_to(a.rowptr[0], end);
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+#pragma unroll 1
+  for (int64_t i = thread; i < begin * a.heads; i += threads) results[i] = A(0);
+#pragma unroll 1
+  for (int64_t i = end * a.heads + thread; i < a.num_edges * a.heads; i += threads) results[i] = A(0);
+}
+
 }  // namespace dfgnn::cuda

@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int features = graph.head_dim;
 
+  clear_no_edges(graph, result);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for (int h = 0; h < graph.heads; ++h) {
       for (int base = 0; base < count; base += S::kGroups) {
@@ -61,6 +62,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 #pragma unroll
   for (int s = 0; s < S::kSteps; ++s) first_heads[s] = (s * S::kLanes + lane) * S::kVec / graph.head_dim;
 
+  clear_no_edges(graph, result);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for (int base = 0; base < count; base += kUnroll * S::kGroups) {
       for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
@@ -116,6 +118,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   EdgeBatch& batch = batches[threadIdx.x / kWarp];
   const int features = graph.head_dim;
 
+  clear_no_edges(graph, result);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for_pairs(count, graph.heads, [&](int t, int h) {
       const int node = batch.source[t];
@@ -168,6 +171,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
     add_ends_kernel(Typed<A> graph, const A* a, const A* b, A* result, EdgePlan plan) {
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
   EdgeBatch& batch = batches[threadIdx.x / kWarp];
+  clear_no_edges(graph, result);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for_pairs(count, graph.heads, [&](int t, int h) {
       const int node = batch.source[t];

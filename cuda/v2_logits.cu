@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 #pragma unroll
   for (int s = 0; s < S::kSteps; ++s) heads[s] = terms.head(s, lane);
 
+  clear_no_edges(terms, logits);
   for_edge_batches(terms, plan, batch, [&](int64_t first, int count) {
     // Of all edges of the batch at a time, as what a load is asked for at once is waited for.
     const int64_t lane_offset = terms.offset_of_features(first + min(static_cast<int>(threadIdx.x) % kWarp, count - 1));

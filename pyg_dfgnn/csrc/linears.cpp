@@ -1,7 +1,7 @@
 // What is around attention in a layer:
 //   linears(x, weights, biases)   x W^T + b of several linear layers of one x, whose gradients of x are summed up by
 //                                 the products that make them
-//   add_bias(x, bias)             x + bias
+//   add_features(x, y, dtype)     x + y in that type, y a bias or as x is, without a copy of either
 //   feature_sums(x)               [F], the sum of x [N, F] over nodes, in the accumulation type: the gradients of
 //   biases
 // Gradients of x and sums over nodes by torch's operators are up to half of the time of a layer on a GPU.
@@ -82,10 +82,10 @@ std::vector<at::Tensor> dispatch(T x, at::TensorList weights, Biases biases) {
   return op.call(x, weights, biases);
 }
 
-// `given` are those biases that are there.
+// For autograd, those biases that are there come as a list of their own.
 struct Linears : torch::autograd::Function<Linears> {
-  static variable_list forward(AutogradContext* ctx, const Variable& x, at::TensorList weights, at::TensorList given,
-                               Biases biases) {
+  static variable_list forward(AutogradContext* ctx, const Variable& x, at::TensorList weights,
+                               at::TensorList /*given*/, Biases biases) {
     at::AutoDispatchBelowADInplaceOrView guard;
     variable_list saved = weights.vec();
     saved.push_back(x);
@@ -147,56 +147,83 @@ std::vector<at::Tensor> linears_autocast(T x, at::TensorList weights, Biases bia
   return dispatch(autocast_features<device>(x), cast, biases);
 }
 
-at::Tensor add_bias(T x, T bias) {
+void check_sum(T x, T y, at::ScalarType dtype) {
   check_matrix(x);
-  TORCH_CHECK(bias.dim() == 1 && bias.sym_size(0) == x.sym_size(1), "bias: expected shape [features] = [",
-              x.sym_size(1), "], got ", bias.sym_sizes());
-  return x + bias;
+  const bool is_row = y.dim() == 1 && y.sym_size(0) == x.sym_size(1);
+  TORCH_CHECK(is_row || y.sym_sizes() == x.sym_sizes(),
+              "y: expected shape [features] or [nodes, features] = ", x.sym_sizes(), ", got ", y.sym_sizes());
+  TORCH_CHECK(y.is_floating_point(), "y: expected floating point, got ", y.scalar_type());
+  TORCH_CHECK(at::isFloatingType(dtype), "dtype: expected floating point, got ", dtype);
 }
 
-struct AddBias : torch::autograd::Function<AddBias> {
-  static Variable forward(AutogradContext* ctx, const Variable& x, const Variable& bias) {
+at::Tensor add_features(T x, T y, at::ScalarType dtype) {
+  check_sum(x, y, dtype);
+  return x.to(dtype) + y.to(dtype);
+}
+
+#ifdef DFGNN_WITH_CUDA
+at::Tensor add_features_on_cuda(T x, T y, at::ScalarType dtype) {
+  check_sum(x, y, dtype);
+  return dtype == at::kFloat && widening_add_takes(x, y) ? widening_add_cuda(x, y) : x.to(dtype) + y.to(dtype);
+}
+#endif
+
+at::Tensor dispatch(T x, T y, at::ScalarType dtype) {
+  static const auto op = find_operator<at::Tensor(T, T, at::ScalarType)>("dfgnn::add_features");
+  return op.call(x, y, dtype);
+}
+
+struct AddFeatures : torch::autograd::Function<AddFeatures> {
+  static Variable forward(AutogradContext* ctx, const Variable& x, const Variable& y, at::ScalarType dtype) {
     at::AutoDispatchBelowADInplaceOrView guard;
     ctx->saved_data["types"] =
-        std::vector<int64_t>{static_cast<int64_t>(x.scalar_type()), static_cast<int64_t>(bias.scalar_type())};
-    return add_bias(x, bias);
+        std::vector<int64_t>{static_cast<int64_t>(x.scalar_type()), static_cast<int64_t>(y.scalar_type())};
+    ctx->saved_data["is_row"] = y.dim() == 1;
+    return dispatch(x, y, dtype);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto types = ctx->saved_data["types"].toIntVector();
-    const auto& grad = grads[0];
-    const auto of_bias = [&] { return gradient_of_bias(grad, static_cast<at::ScalarType>(types[1])); };
-    return {ctx->needs_input_grad(0) ? grad.to(static_cast<at::ScalarType>(types[0])) : at::Tensor(),
-            ctx->needs_input_grad(1) ? of_bias() : at::Tensor()};
+    const auto of_x = static_cast<at::ScalarType>(types[0]), of_y = static_cast<at::ScalarType>(types[1]);
+    const auto grad_x = ctx->needs_input_grad(0) ? grads[0].to(of_x) : at::Tensor();
+    if (!ctx->needs_input_grad(1)) return {grad_x, {}, {}};
+    if (ctx->saved_data["is_row"].toBool()) return {grad_x, gradient_of_bias(grads[0], of_y), {}};
+    return {grad_x, grad_x.defined() && of_x == of_y ? grad_x : grads[0].to(of_y), {}};
   }
 };
 
-at::Tensor add_bias_autograd(T x, T bias) { return AddBias::apply(x, bias); }
+at::Tensor add_features_autograd(T x, T y, at::ScalarType dtype) { return AddFeatures::apply(x, y, dtype); }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   m.def("linears(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]");
-  m.def("add_bias(Tensor x, Tensor bias) -> Tensor");
+  m.def("add_features(Tensor x, Tensor y, ScalarType dtype) -> Tensor");
   m.def("feature_sums(Tensor x) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) {
-  m.impl("linears", linears);
-  m.impl("add_bias", add_bias);
+TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) { m.impl("linears", linears); }
+
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
+  m.impl("add_features", add_features);
+  m.impl("feature_sums", feature_sums_cpu);
 }
 
-TORCH_LIBRARY_IMPL(dfgnn, CPU, m) { m.impl("feature_sums", feature_sums_cpu); }
-
 #ifdef DFGNN_WITH_CUDA
-TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) { m.impl("feature_sums", feature_sums_on_cuda); }
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
+  m.impl("add_features", add_features_on_cuda);
+  m.impl("feature_sums", feature_sums_on_cuda);
+}
 #endif
 
-TORCH_LIBRARY_IMPL(dfgnn, Meta, m) { m.impl("feature_sums", feature_sums_meta); }
+TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
+  m.impl("add_features", add_features);
+  m.impl("feature_sums", feature_sums_meta);
+}
 
 TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("linears", linears_autograd);
-  m.impl("add_bias", add_bias_autograd);
+  m.impl("add_features", add_features_autograd);
   m.impl("feature_sums", torch::autograd::autogradNotImplementedFallback());
 }
 

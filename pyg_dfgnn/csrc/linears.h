@@ -1,4 +1,4 @@
-// Sums over nodes on CUDA.
+// What is around attention in a layer, on CUDA.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,5 +7,9 @@ namespace dfgnn {
 
 // [F] of x [N, F], contiguous, in the accumulation type.
 at::Tensor feature_sums_cuda(const at::Tensor& x);
+
+// x + y in float32, of x [N, F] and y [F] or [N, F], contiguous: whether a kernel takes them, and what it makes.
+bool widening_add_takes(const at::Tensor& x, const at::Tensor& y);
+at::Tensor widening_add_cuda(const at::Tensor& x, const at::Tensor& y);
 
 }  // namespace dfgnn

@@ -1,4 +1,4 @@
-"""Linear layers and biases around attention.
+"""Linear layers and sums around attention.
 
 Those of one x are one operator: torch's gradients of x, one of each layer, which it adds up, and of
 biases are up to half of the time of a layer on a GPU.
@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ._dtypes import in_dtype
 from ._fused import has_kernels, is_linear, is_transformed
 
 _TENSORS = (Tensor, torch.nn.Parameter)
@@ -40,12 +41,22 @@ def _by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tens
     return torch.ops.dfgnn.linears(x, weights, biases) if has_operators(x) else None
 
 
-def plus_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """``x [N, F] + bias [F]``. Scriptable."""
+def plus(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x [N, F]`` in that dtype, and ``y``, a bias ``[F]`` or as ``x`` is. Scriptable."""
     if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code knows no types of tensors)
-        if type(bias) in _TENSORS and has_operators(x):
-            return torch.ops.dfgnn.add_bias(x, bias)
-    return x + bias
+        if _may_add(x, y, dtype):
+            return torch.ops.dfgnn.add_features(x, y, dtype)
+    return in_dtype(x, dtype) + y
+
+
+def _may_add(x: Tensor, y: Tensor, dtype: torch.dtype) -> bool:
+    """Whether an operator takes both, and is of use: torch adds what needs no cast and no sum."""
+    return (
+        type(y) in _TENSORS
+        and (y.dim() == 1 or y.dtype != dtype or x.dtype != dtype)
+        and torch.promote_types(y.dtype, dtype) == dtype
+        and has_operators(x)
+    )
 
 
 def has_operators(x: Tensor) -> bool:

@@ -9,9 +9,10 @@ from torch_geometric.typing import OptPairTensor, OptTensor, Size, SparseTensor,
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
 from ..graph import Graph
+from ._dtypes import in_dtype
 from ._edges import append_self_loops
 from ._fused import FusedConv, no_fused_path, of_its_own
-from ._linears import plus_bias
+from ._linears import plus
 
 
 class LoopedConv(FusedConv):
@@ -92,16 +93,18 @@ class LoopedConv(FusedConv):
             edge_index, edge_attr, fill_value=self.fill_value, num_nodes=num_nodes
         )
 
-    def combine_heads(self, out: Tensor, residual: OptTensor) -> Tensor:
-        """From ``[N_dst, heads, out_channels]`` to the layer's output."""
-        out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
+    def combine_heads(self, out: Tensor, residual: OptTensor, dtype: torch.dtype) -> Tensor:
+        """From ``[N_dst, heads, out_channels]`` to the layer's output, in that dtype."""
+        if self.concat:
+            out = out.view(-1, self.heads * self.out_channels)
+        else:
+            out = in_dtype(out, dtype).mean(dim=1)
         if residual is not None:
-            out = out + residual
+            out = plus(out, residual, dtype)
         if self.bias is not None:
-            out = plus_bias(out, self.bias)
-        elif self.concat and residual is None:
-            out = of_its_own(out)
-        return out
+            return plus(out, self.bias, dtype)
+        out = in_dtype(out, dtype)
+        return of_its_own(out) if self.concat and residual is None else out
 
 
 def keeps_its_type(edge_index: Tensor) -> bool:

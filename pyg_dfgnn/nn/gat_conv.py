@@ -13,7 +13,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from ..graph import Graph, is_adjacency
 from ..ops import additive_attention, additive_logits, edge_sddmm, gat_scores, node_scores, spmm
-from ._dtypes import dtype_of_messages, in_dtype, in_dtype_of
+from ._dtypes import dtype_of_messages, in_dtype_of
 from ._edges import attention_weights, edge_features, has_rows, num_edges, with_loops
 from ._fused import Given, NotGiven, may_score, no_fused_path, wide
 from ._linears import linears
@@ -135,19 +135,19 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             if not torch.jit.is_scripting() or self.scripts_fused:
                 fused = self.attend_fused(edge_index, x, edge_attr, size)
             if fused is not None:
-                return self.combine_heads(fused, residual)
+                return self.combine_heads(fused, residual, self.message_dtype(x))
             if torch.jit.is_scripting() and self.scripts_fused:
                 raise ValueError(no_fused_path())
         if isinstance(edge_index, Graph):
             raise ValueError(no_fused_path())
         if isinstance(edge_index, SparseTensor):
             adj_t, out, alpha = self.weigh_sparse(edge_index, x, edge_attr, size)
-            out = self.combine_heads(out, residual)
+            out = self.combine_heads(out, residual, out.dtype)
             if isinstance(return_attention_weights, bool):
                 return out, adj_t.set_value(alpha, layout="coo")
             return out
         edge_index, out, alpha = self.weigh(edge_index, x, edge_attr, size)
-        out = self.combine_heads(out, residual)
+        out = self.combine_heads(out, residual, out.dtype)
         if isinstance(return_attention_weights, bool):
             if is_torch_sparse_tensor(edge_index):
                 return out, (set_sparse_value(edge_index, alpha), alpha)
@@ -193,6 +193,10 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         residual, x_src, x_dst = linears([self.res, of_src, of_dst], x)
         x_src = x_src.view(-1, H, C)
         return (x_src, x_src if x_dst is None else x_dst.view(-1, H, C)), residual
+
+    def message_dtype(self, x: OptPairTensor) -> torch.dtype:
+        """That of PyG's."""
+        return dtype_of_messages(x[0], self.att_src)
 
     def scalars(self, x: OptPairTensor) -> OptPairTensor:
         """The terms of the logits ``[N, heads]`` of sources and destinations."""
@@ -249,13 +253,13 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         edge_attr: OptTensor,
         size: Size,
     ) -> Optional[Tensor]:
-        """The aggregated messages, or None where PyG's steps must run."""
+        """The aggregated messages, in the dtype of ``x``, or None where PyG's steps must run."""
         operands = self.operands(edge_index, x, edge_attr, size, self.add_self_loops)
         if operands is None:
             return None
         graph, a_edge = operands
         alpha_src, alpha_dst = self.scalars_of(graph, x)
-        out = additive_attention(
+        return additive_attention(
             alpha_dst,
             alpha_src,
             x[0],
@@ -265,7 +269,6 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             dropout_p=self.dropout_p(),
             method=self.method,
         )
-        return in_dtype(out, dtype_of_messages(x[0], self.att_src))
 
     def attend_weighted(
         self,
@@ -286,7 +289,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             logits = logits + a_edge
         logits = F.leaky_relu(logits, self.negative_slope)
         dropout_p = self.dropout_p()
-        dtype = dtype_of_messages(x[0], self.att_src)
+        dtype = self.message_dtype(x)
         in_order, _, weights = attention_weights(logits, graph, dropout_p, dtype)
         return in_dtype_of(spmm(in_order, x[0], graph), weights), weights
 

@@ -12,7 +12,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from ..graph import Graph, is_adjacency
 from ..ops import additive_v2_attention, additive_v2_logits, logits_attention, spmm
-from ._dtypes import in_dtype, in_dtype_of
+from ._dtypes import in_dtype_of
 from ._edges import attention_weights, edge_features, with_loops
 from ._fused import Given, NotGiven, may_score, no_fused_path, wide
 from ._linears import linears
@@ -130,19 +130,19 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
             if not torch.jit.is_scripting() or self.scripts_fused:
                 fused = self.attend_fused(edge_index, x, edge_attr)
             if fused is not None:
-                return self.combine_heads(fused, residual)
+                return self.combine_heads(fused, residual, self.message_dtype(x))
             if torch.jit.is_scripting() and self.scripts_fused:
                 raise ValueError(no_fused_path())
         if isinstance(edge_index, Graph):
             raise ValueError(no_fused_path())
         if isinstance(edge_index, SparseTensor):
             adj_t, out, alpha = self.weigh_sparse(edge_index, x, edge_attr, None)
-            out = self.combine_heads(out, residual)
+            out = self.combine_heads(out, residual, out.dtype)
             if isinstance(return_attention_weights, bool):
                 return out, adj_t.set_value(alpha, layout="coo")
             return out
         edge_index, out, alpha = self.weigh(edge_index, x, edge_attr, None)
-        out = self.combine_heads(out, residual)
+        out = self.combine_heads(out, residual, out.dtype)
         if isinstance(return_attention_weights, bool):
             if is_torch_sparse_tensor(edge_index):
                 return out, (set_sparse_value(edge_index, alpha), alpha)
@@ -205,6 +205,10 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
             return None
         return graph, with_loops(edge_attr, graph, self.fill_value, self.flow)
 
+    def message_dtype(self, x: OptPairTensor) -> torch.dtype:
+        """That of PyG's."""
+        return torch.promote_types(x[0].dtype, self.att.dtype)
+
     def logits(self, x: OptPairTensor, graph: Graph, features: OptTensor) -> Tensor:
         """The scores of the edges ``[E, heads]``, in the order of ``graph.col``."""
         x_src, x_dst = x
@@ -222,7 +226,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         x: OptPairTensor,
         edge_attr: OptTensor,
     ) -> Optional[Tensor]:
-        """The aggregated messages, or None where PyG's steps must run."""
+        """The aggregated messages, in the dtype of ``x``, or None where PyG's steps must run."""
         operands = self.operands(edge_index, x, edge_attr, self.add_self_loops)
         if operands is None:
             return None
@@ -231,7 +235,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         assert x_dst is not None
         dropout_p = self.dropout_p()
         if features is None:
-            out = additive_v2_attention(
+            return additive_v2_attention(
                 x_dst,
                 x_src,
                 self.att.squeeze(0),
@@ -240,10 +244,8 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
                 dropout_p=dropout_p,
                 method=self.method,
             )
-        else:
-            logits = self.logits(x, graph, features)
-            out = logits_attention(logits, x_src, graph, dropout_p, self.method)
-        return in_dtype(out, torch.promote_types(x_src.dtype, self.att.dtype))
+        logits = self.logits(x, graph, features)
+        return logits_attention(logits, x_src, graph, dropout_p, self.method)
 
     def attend_weighted(
         self,
@@ -261,7 +263,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         x_src, _ = x
         logits = self.logits(x, graph, features)
         dropout_p = self.dropout_p()
-        dtype = torch.promote_types(x_src.dtype, self.att.dtype)
+        dtype = self.message_dtype(x)
         in_order, _, weights = attention_weights(logits, graph, dropout_p, dtype)
         return in_dtype_of(spmm(in_order, x_src, graph), weights), weights
 

@@ -12,10 +12,10 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from ..graph import Graph, build_graph
 from ..ops import additive_logits, gat_scores, logits_attention, sddmm
-from ._dtypes import as_in_autocast, dtype_of_messages, dtype_of_sums, in_dtype
+from ._dtypes import dtype_of_messages, dtype_of_sums, in_dtype
 from ._edges import destinations, order_of_edges
 from ._fused import FusedConv, has_kernels, may_score, no_fused_path, of_its_own, wide
-from ._linears import plus_bias
+from ._linears import plus
 
 
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
@@ -97,14 +97,24 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         if not is_static and self.has_fitting_vectors(x):
             graph = self.fused_graph(edge_index, x, num_nodes, num_nodes, self.add_self_loops)
         if graph is not None:
-            out = self.attend_fused(x, graph)
+            out, dtype = self.attend_fused(x, graph), self.message_dtype(x)
         else:
             out = self.attend(x, edge_index, num_nodes)
+            dtype = out.dtype
         if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code leaves it out)
             if self.training:
                 self.supervise(x, edge_index, graph, neg_edge_index, num_nodes, batch)
-        out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
-        return of_its_own(out) if self.bias is None else plus_bias(out, self.bias)
+        if self.concat:
+            out = out.view(-1, self.heads * self.out_channels)
+        else:
+            out = in_dtype(out, dtype).mean(dim=1)
+        if self.bias is not None:
+            return plus(out, self.bias, dtype)
+        return of_its_own(in_dtype(out, dtype))
+
+    def message_dtype(self, x: Tensor) -> torch.dtype:
+        """That of PyG's."""
+        return dtype_of_sums(x) if self.att_r is None else dtype_of_messages(x, self.att_r)
 
     def has_fitting_vectors(self, x: Tensor) -> bool:
         """Whether operators take those of the scores, if there are any."""
@@ -113,19 +123,16 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         return may_score(self.att_l, x) and may_score(self.att_r, x)
 
     def attend_fused(self, x: Tensor, graph: Graph) -> Tensor:
-        """The aggregated messages ``[N, heads, out_channels]``."""
+        """The aggregated messages ``[N, heads, out_channels]``, in the dtype of ``x``."""
         logits = sddmm(x, x, graph)
         if self.att_r is not None:  # "MX"; TorchScript would compile what compares strings for "SD"
             src, dst = gat_scores(x, x, self.att_l.squeeze(0), self.att_r.squeeze(0))
-            dtype = dtype_of_messages(x, self.att_r)
             logits = additive_logits(dst, src, graph) * logits.sigmoid()
         else:
-            dtype = x.dtype
             logits = logits / math.sqrt(self.out_channels)
         logits = F.leaky_relu(logits, self.negative_slope)
         dropout_p = self.dropout_p()
-        out = logits_attention(logits, x, graph, dropout_p, self.method)
-        return as_in_autocast(in_dtype(out, dtype))
+        return logits_attention(logits, x, graph, dropout_p, self.method)
 
     def attend(
         self, x: Tensor, edge_index: Union[Tensor, SparseTensor, Graph], num_nodes: int

@@ -11,10 +11,10 @@ from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 
 from ..graph import Graph
 from ..ops import dot_attention, edge_sddmm, edge_softmax, edge_spmm, sddmm, spmm
-from ._dtypes import as_in_autocast, dtype_of_sums, in_dtype, in_dtype_of
+from ._dtypes import dtype_of_sums, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features
 from ._fused import FusedConv, Given, NotGiven, no_fused_path, of_its_own, wide
-from ._linears import linears
+from ._linears import linears, plus
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -126,9 +126,10 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             fused = self.attend_fused(edge_index, query, key, value, edge_attr, with_weights)
         if fused is not None:
             out, alpha = fused
+            out = self.combine_heads(out, root, dtype_of_sums(out))
         else:
             out, alpha = self.attend(edge_index, query, key, value, edge_attr)
-        out = self.combine_heads(out, root)
+            out = self.combine_heads(out, root, out.dtype)
         if isinstance(return_attention_weights, bool):
             if isinstance(edge_index, Graph):
                 raise ValueError(no_fused_path())
@@ -180,7 +181,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         dropout_p, H, C = self.dropout_p(), self.heads, self.out_channels
         if edge_attr is None and not with_weights:
             out = dot_attention(query, key, value, graph, dropout_p=dropout_p, method=self.method)
-            return as_in_autocast(out), None
+            return out, None
 
         logits = sddmm(query, key, graph)
         features: Optional[Tensor] = None
@@ -205,7 +206,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         if features is not None and weight is not None:
             summed = edge_spmm(dropped, features, graph)
             out = out + multiply_heads(summed, weight.mT)
-        return as_in_autocast(out), alpha
+        return out, alpha
 
     def attend(
         self,
@@ -227,18 +228,20 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         self._alpha = None
         return out, alpha
 
-    def combine_heads(self, out: Tensor, root: Optional[Tensor]) -> Tensor:
-        """From ``[N_dst, heads, out_channels]`` to the layer's output."""
-        out = out.view(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
-        if root is not None:
-            if self.lin_beta is not None:
-                beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
-                out = beta * root + (1 - beta) * out
-            else:
-                out = out + root
-        elif self.concat:
-            out = of_its_own(out)
-        return out
+    def combine_heads(self, out: Tensor, root: Optional[Tensor], dtype: torch.dtype) -> Tensor:
+        """From ``[N_dst, heads, out_channels]`` to the layer's output, in that dtype."""
+        if self.concat:
+            out = out.view(-1, self.heads * self.out_channels)
+        else:
+            out = in_dtype(out, dtype).mean(dim=1)
+        if root is None:
+            out = in_dtype(out, dtype)
+            return of_its_own(out) if self.concat else out
+        if self.lin_beta is None:
+            return plus(out, root, dtype)
+        out = in_dtype(out, dtype)
+        beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
+        return beta * root + (1 - beta) * out
 
 
 def multiply_heads(x: Tensor, weight: Tensor) -> Tensor:

@@ -100,8 +100,8 @@ def test_gradients_of_any_order(device):
     assert gradcheck(call, leaves)
     assert gradgradcheck(call, leaves)
     both = [leaves[0], torch.randn(12, dtype=torch.float64, device=device, requires_grad=True)]
-    assert gradcheck(ops.add_bias, both)
-    assert gradgradcheck(lambda x, bias: ops.add_bias(x, bias) ** 3, both)
+    assert gradcheck(lambda x, y: ops.add_features(x, y, torch.float64), both)
+    assert gradgradcheck(lambda x, y: ops.add_features(x, y, torch.float64) ** 3, both)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -122,25 +122,44 @@ def test_autocast(dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("nodes", [0, 9, 40_000])
-def test_add_bias(nodes, dtype, device):
-    x = torch.randn(nodes, 20, device=device).to(dtype).requires_grad_()
-    for bias_dtype in {dtype, torch.float32}:
-        bias = torch.randn(20, device=device).to(bias_dtype).requires_grad_()
-        found = ops.add_bias(x, bias)
-        torch.testing.assert_close(found, x + bias, rtol=0, atol=0)
-        weight = torch.rand_like(found)
-        of_x, of_bias = torch.autograd.grad(found, [x, bias], weight)
-        assert (of_x.dtype, of_bias.dtype) == (dtype, bias_dtype)
-        torch.testing.assert_close(of_x, weight.to(dtype), rtol=0, atol=0)
-        rounding = torch.finfo(bias_dtype).eps
-        assert_near(of_bias, weight.double().sum(0), max(rounding, 2e-6), "bias", terms=1)
+@pytest.mark.parametrize("features", [8, 20, 24])
+@pytest.mark.parametrize("nodes", [0, 1, 9, 40_000])
+def test_add_features(nodes, features, dtype, device):
+    """Of biases and of rows, in the dtype of either and in others."""
+    x = torch.randn(nodes, features, device=device).to(dtype).requires_grad_()
+    for shape in ((features,), (nodes, features)):
+        for y_dtype in {dtype, torch.float32}:
+            y = torch.randn(shape, device=device).to(y_dtype).requires_grad_()
+            for to in {dtype, torch.float32, torch.float64}:
+                found = ops.add_features(x, y, to)
+                torch.testing.assert_close(found, x.to(to) + y.to(to), rtol=0, atol=0)
+                weight = torch.rand_like(found)
+                of_x, of_y = torch.autograd.grad(found, [x, y], weight)
+                assert (of_x.dtype, of_y.dtype) == (dtype, y_dtype)
+                torch.testing.assert_close(of_x, weight.to(dtype), rtol=0, atol=0)
+                expected = weight.double().sum(0) if len(shape) == 1 else weight.double()
+                assert_near(of_y, expected, max(torch.finfo(y_dtype).eps, 2e-6), "of y", terms=1)
+
+
+def test_add_features_of_views(device):
+    x = torch.randn(30, 32, device=device).bfloat16()
+    y = torch.randn(30, 32, device=device).bfloat16()
+    for a, b in ((x[:, :16], y[:, 16:]), (x.t(), y.t()), (x[1:], y[:-1]), (x, y[0])):
+        found = ops.add_features(a, b, torch.float32)
+        torch.testing.assert_close(found, a.float() + b.float(), rtol=0, atol=0)
+    shifted = x.flatten()[1 : 1 + 29 * 32].view(29, 32)
+    found = ops.add_features(shifted, shifted, torch.float32)
+    torch.testing.assert_close(found, 2 * shifted.float(), rtol=0, atol=0)
 
 
 def test_opcheck(device):
     x, a, b, c, a_bias, c_bias = operands(device)
     torch.library.opcheck(ops.linears.default, (x, [a, b, c], [a_bias, None, c_bias]))
-    torch.library.opcheck(ops.add_bias.default, (x, torch.rand(12, device=device)))
+    for y in (torch.rand(12, device=device, requires_grad=True), x.detach()):
+        for dtype in (torch.float32, torch.float64):
+            torch.library.opcheck(ops.add_features.default, (x, y, dtype))
+    half = x.detach().bfloat16()
+    torch.library.opcheck(ops.add_features.default, (half, half, torch.float32))
     torch.library.opcheck(ops.feature_sums.default, (x.detach(),))
 
 
@@ -148,7 +167,8 @@ def test_compiled(device):
     leaves = operands(device, nodes=30_000)
 
     def total(*leaves: Tensor) -> Tensor:
-        return sum(ops.add_bias(y, y[0].detach()).square().sum() for y in call(*leaves))
+        results = [ops.add_features(y, y[0].detach(), y.dtype) for y in call(*leaves)]
+        return sum(y.square().sum() for y in results)
 
     found = torch.autograd.grad(torch.compile(total, fullgraph=True)(*leaves), leaves)
     expected = torch.autograd.grad(total(*leaves), leaves)
@@ -162,8 +182,10 @@ MISTAKES = [
     (r"biases: expected as many as weights", lambda x, w, b: ops.linears(x, [w, w], [b])),
     (r"biases: expected as many as weights", lambda x, w, b: ops.linears(x, [w], [b, b])),
     (r"shape", lambda x, w, b: ops.linears(x, [w[:, 1:]], [b])),
-    (r"bias: expected shape .* got", lambda x, w, b: ops.add_bias(x, b[1:])),
-    (r"bias: expected shape .* got", lambda x, w, b: ops.add_bias(x, x)),
+    (r"y: expected shape .* got", lambda x, w, b: ops.add_features(x, b, x.dtype)),
+    (r"y: expected shape .* got", lambda x, w, b: ops.add_features(x, x[1:], x.dtype)),
+    (r"y: expected floating", lambda x, w, b: ops.add_features(x, x.long(), x.dtype)),
+    (r"dtype: expected floating", lambda x, w, b: ops.add_features(x, x, torch.int64)),
     (r"x: expected 2 dimensions, got", lambda x, w, b: ops.feature_sums(b)),
     (r"x: expected floating point, got", lambda x, w, b: ops.feature_sums(x.long())),
 ]
@@ -181,7 +203,7 @@ def test_refused(message, mistake, with_gradients, device):
 def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of those of the operators that are called from now on."""
     called = []
-    for name in ("linears", "add_bias"):
+    for name in ("linears", "add_features"):
         packet = getattr(ops, name)
 
         def watched(*args, name=name, packet=packet):
@@ -194,8 +216,8 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 LAYERS = {
     "TransformerConv": (lambda: TransformerConv(12, 4, heads=2), ["linears"], "lin_query"),
-    "GATv2Conv": (lambda: GATv2Conv(12, 4, heads=2), ["linears", "add_bias"], "lin_l"),
-    "GATConv": (lambda: GATConv(12, 4, heads=2, residual=True), ["linears", "add_bias"], "lin"),
+    "GATv2Conv": (lambda: GATv2Conv(12, 4, heads=2), ["linears", "add_features"], "lin_l"),
+    "GATConv": (lambda: GATConv(12, 4, heads=2, residual=True), ["linears", "add_features"], "lin"),
 }
 
 

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "../../../cuda/edge_softmax.h"
 #include "../attention.h"
@@ -31,14 +32,19 @@ cuda::Products products_of(const Compressed& graph, const at::Tensor& numbers) {
   return products_of(graph, numbers.unsqueeze(2), numbers.size(1));
 }
 
+// Results [E, H]. Kernels put zeros where entries are no edges; they do not run where there are no rows.
+at::Tensor of_edges(const Compressed& graph, int64_t heads, const at::TensorOptions& options) {
+  const std::vector<int64_t> shape{graph.num_edges(), heads};
+  return graph.num_rows() > 0 ? at::empty(shape, options) : at::zeros(shape, options);
+}
+
 }  // namespace
 
 at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
   const c10::cuda::CUDAGuard guard(a.device());
   const auto x = aligned(a), y = aligned(b);
   const int64_t heads = std::max(x.size(1), y.size(1));
-  // Entries of col past the last edge are no edges, and their products are 0.
-  auto result = at::zeros({graph.num_edges(), heads}, x.options().dtype(accumulate_type(x.scalar_type())));
+  auto result = of_edges(graph, heads, x.options().dtype(accumulate_type(x.scalar_type())));
   C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x, x.size(0) == 1), features_of(y),
                              result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return result;
@@ -66,7 +72,7 @@ at::Tensor edge_spmm_t_cuda(const Compressed& graph, const at::Tensor& weight, c
 
 at::Tensor add_ends_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
   const c10::cuda::CUDAGuard guard(a.device());
-  auto result = at::zeros({graph.num_edges(), a.size(1)}, a.options());
+  auto result = of_edges(graph, a.size(1), a.options());
   C10_CUDA_CHECK(cuda::add_ends(products_of(graph, a), a.const_data_ptr(), b.const_data_ptr(),
                                 result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return result;
@@ -82,7 +88,7 @@ at::Tensor sum_edges_cuda(const Compressed& graph, const at::Tensor& values) {
 
 at::Tensor edge_softmax_cuda(const Compressed& graph, const at::Tensor& logits, double scale) {
   const c10::cuda::CUDAGuard guard(logits.device());
-  auto result = at::zeros_like(logits, at::MemoryFormat::Contiguous);
+  auto result = of_edges(graph, logits.size(1), logits.options());
   C10_CUDA_CHECK(cuda::edge_softmax(products_of(graph, logits), logits.const_data_ptr(), scale,
                                     result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return result;
@@ -91,7 +97,7 @@ at::Tensor edge_softmax_cuda(const Compressed& graph, const at::Tensor& logits, 
 at::Tensor edge_softmax_bwd_cuda(const Compressed& graph, const at::Tensor& grad, const at::Tensor& alpha,
                                  double scale) {
   const c10::cuda::CUDAGuard guard(grad.device());
-  auto result = at::zeros_like(grad, at::MemoryFormat::Contiguous);
+  auto result = of_edges(graph, grad.size(1), grad.options());
   C10_CUDA_CHECK(cuda::edge_softmax_backward(products_of(graph, grad), grad.const_data_ptr(), alpha.const_data_ptr(),
                                              scale, result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return result;

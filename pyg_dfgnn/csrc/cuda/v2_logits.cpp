@@ -77,7 +77,9 @@ bool v2_takes_cuda(const V2Operands& o) {
 at::Tensor v2_logits_cuda(const V2Operands& o) {
   const c10::cuda::CUDAGuard guard(o.x_src.device());
   const Task t(o);
-  const auto logits = at::zeros({o.num_edges(), o.att.size(0)}, t.att.options());
+  // Kernels put zeros where entries are no edges; they do not run where there are no rows.
+  const std::vector<int64_t> shape{o.num_edges(), o.att.size(0)};
+  const auto logits = t.task.num_dst > 0 ? at::empty(shape, t.att.options()) : at::zeros(shape, t.att.options());
   C10_CUDA_CHECK(cuda::v2_logits(t.task, logits.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return logits;
 }
