@@ -5,8 +5,8 @@
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
 // - Of any other list the second kernel makes rows, and finds tiles. Buckets make rows that ascend, where edges join
 //   near nodes and none is there twice; else a sort makes loose ones, whose edges have the order of the list.
-// - What is missing then, the third makes: tile by tile, where no tile is too wide; else it sorts for columns, and of
-//   loose rows once more for rows.
+// - What is missing then, the third makes: tile by tile, where no tile is too wide; else it puts loose rows in order, if
+//   none is long, and sorts for columns, and of loose rows that are left once more for rows.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -90,14 +90,18 @@ __global__ void __launch_bounds__(kGridThreads, 3)
   const AscendingRowsTask<int> forms{
       task.rows, task.columns, {task.loose.other, task.loose.item}, &task.found->descents};
   AscendingRows<int> ascending(forms, task.sort, shared.ascending);
-  if (is_loose) {
+  const bool is_short = is_loose && task.rows.stats[0] <= ShortRows<int>::kMost;
+  if (is_short) {
+    ShortRows<int>::order(task.loose, task.rows);
+    grid.sync();
+  } else if (is_loose) {
     copy_edges(task.loose, task.rows);
     grid.sync();
     ascending.check();
   }
   const CsrEdges<int> rows{task.rows.pointers, task.rows.other, task.rows.num_keys, task.columns.num_keys};
   EdgeSort<int, CsrEdges<int>>(rows, task.columns, task.sort, shared.sort).run();
-  if (is_loose) {
+  if (is_loose && !is_short) {
     grid.sync();
     ascending.run();
     grid.sync();

@@ -368,6 +368,22 @@ def assert_as_by_parts(
 
 
 @pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("longest", [1, 2, 31, 32, 33, 255, 256, 257, 600])
+@pytest.mark.parametrize("rows", [1, 40, 70_000])
+def test_compress_rows_in_any_order(rows, longest, self_loops, device):
+    """Of a sampled graph, say: some rows have edges, in no order and some twice, the others none."""
+    generator = torch.Generator().manual_seed(longest)
+    with_edges = min(rows, 300)
+    degrees = torch.randint(1, longest + 1, (with_edges,), generator=generator)
+    degrees[0] = longest
+    dst = torch.arange(with_edges).repeat_interleave(degrees)
+    src = torch.randint(rows, (dst.numel(),), generator=generator)
+    src[1::7] = src[::7][: src[1::7].numel()]
+    for order in (torch.arange(dst.numel()), torch.randperm(dst.numel(), generator=generator)):
+        assert_as_by_parts(src[order].to(device), dst[order].to(device), rows, rows, self_loops)
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
 @pytest.mark.parametrize("num_graphs", [3000, 6000, 12_000, 24_000])
 @pytest.mark.parametrize("longest", [100, 10_000])
 def test_compress_many_nodes(longest, num_graphs, self_loops, cuda):
