@@ -143,8 +143,8 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         """Queries, keys and values ``[N, heads * out_channels]``, and what ``lin_skip`` makes."""
         if not torch.jit.is_scripting():
             return self.project_at_once(x)
-        root = self.lin_skip(x[1]) if self.root_weight else None
-        return self.lin_query(x[1]), self.lin_key(x[0]), self.lin_value(x[0]), root
+        query, key, value = self.lin_query(x[1]), self.lin_key(x[0]), self.lin_value(x[0])
+        return query, key, value, self.lin_skip(x[1]) if self.root_weight else None
 
     @torch.jit.unused
     def project_at_once(self, x: PairTensor) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
@@ -154,8 +154,9 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             layers = [self.lin_query, self.lin_key, self.lin_value, lin_skip]
             query, key, value, root = linears(layers, x[0])
         else:
-            query, root = linears([self.lin_query, lin_skip], x[1])
+            (query,) = linears([self.lin_query], x[1])  # in PyG's order, in which weights are drawn
             key, value = linears([self.lin_key, self.lin_value], x[0])
+            (root,) = linears([lin_skip], x[1])
         return query, key, value, root
 
     def attend_fused(
