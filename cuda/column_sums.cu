@@ -123,6 +123,7 @@ cudaError_t column_sums(Type type, const void* x, int64_t rows, int64_t columns,
 }
 
 int64_t feature_sums_partial(Type type, int64_t rows, int64_t columns) {
+  if (columns == 0) return 0;
   int64_t parts = 1;
   for_type_and_vector(type, columns, [&]<class T, int kVec>() {
     parts = FeaturePlan<T, kVec>(rows, columns).parts;

@@ -11,6 +11,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "autocast.h"
 #include "call.h"
 #include "checks.h"
@@ -61,14 +63,22 @@ at::Tensor gradient_of_bias(T grad, at::ScalarType type) {
   return (by_torch ? feature_sums_of(grad) : feature_sums(grad)).to(type);
 }
 
-void check_count(at::TensorList weights, Biases biases) {
+void check_layers(at::TensorList weights, Biases biases) {
   TORCH_CHECK(biases.size() == weights.size(), "biases: expected as many as weights (", weights.size(), "), got ",
               biases.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    check_dimensions(weights[i], "weights", 2);
+    const OptTensor bias = biases[i];
+    if (!bias) continue;
+    TORCH_CHECK(bias->dim() == 1 && bias->sym_size(0) == weights[i].sym_size(0), "biases: expected shape [",
+                weights[i].sym_size(0), "] of a weight's results, got ", bias->sym_sizes());
+    TORCH_CHECK(bias->is_floating_point(), "biases: expected floating point, got ", bias->scalar_type());
+  }
 }
 
 std::vector<at::Tensor> linears(T x, at::TensorList weights, Biases biases) {
   check_matrix(x);
-  check_count(weights, biases);
+  check_layers(weights, biases);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < weights.size(); ++i) {
     const OptTensor bias = biases[i];
@@ -87,8 +97,11 @@ struct Linears : torch::autograd::Function<Linears> {
   static variable_list forward(AutogradContext* ctx, const Variable& x, at::TensorList weights,
                                at::TensorList /*given*/, Biases biases) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    variable_list saved = weights.vec();
-    saved.push_back(x);
+    // No more than gradients need, as torch's: nobody may change it in place until then.
+    variable_list saved(weights.size() + 1);
+    if (x.requires_grad()) std::copy(weights.begin(), weights.end(), saved.begin());
+    const auto needs_gradient = [](T weight) { return weight.requires_grad(); };
+    if (std::any_of(weights.begin(), weights.end(), needs_gradient)) saved.back() = x;
     ctx->save_for_backward(saved);
     std::vector<int64_t> types;  // of biases; -1 where there is none
     for (const OptTensor& bias : biases) types.push_back(bias ? static_cast<int64_t>(bias->scalar_type()) : -1);
@@ -98,6 +111,8 @@ struct Linears : torch::autograd::Function<Linears> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    // Results say the precision, whatever the mode of who calls.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto saved = ctx->get_saved_variables();
     const auto types = ctx->saved_data["types"].toIntVector();
     const auto& x = saved.back();
@@ -130,7 +145,7 @@ struct Linears : torch::autograd::Function<Linears> {
 };
 
 std::vector<at::Tensor> linears_autograd(T x, at::TensorList weights, Biases biases) {
-  check_count(weights, biases);
+  check_layers(weights, biases);
   std::vector<at::Tensor> given;
   for (const OptTensor& bias : biases) {
     if (bias) given.push_back(*bias);

@@ -64,9 +64,11 @@ Chunk make_chunk(const V2Operands& o, int64_t begin, int64_t size) {
   const auto is_edge = row.lt(o.x_dst.size(0));
   // What is no edge takes rows in turn, as a sum of very many is slow.
   at::Tensor is_known = is_edge;
+  const auto turns = positions.to(at::kLong);
   const auto in_range = [&](const at::Tensor& index, const at::Tensor& x) {
-    is_known = is_known.logical_and(index.ge(0)).logical_and_(index.lt(x.size(0)));
-    return at::where(is_known, index.to(at::kLong), positions.remainder(x.size(0)).to(at::kLong));
+    const auto wide = index.to(at::kLong);
+    is_known = is_known.logical_and(wide.ge(0)).logical_and_(wide.lt(x.size(0)));
+    return at::where(is_known, wide, turns.remainder(x.size(0)));
   };
   chunk.row = in_range(row, o.x_dst);
   chunk.col = in_range(o.graph.col.narrow(0, begin, size), o.x_src);

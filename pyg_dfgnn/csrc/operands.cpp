@@ -176,6 +176,7 @@ Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention
   check_shape(inputs.out, "out", features, "[N_dst, heads, head size]");
   check_shape(inputs.lse, "lse", scalars, "[N_dst, heads]");
   check_device(inputs.lse, "lse", value.device());
+  TORCH_CHECK(inputs.lse.is_floating_point(), "lse: expected floating point, got ", inputs.lse.scalar_type());
   TORCH_CHECK(call.dropout_p == 0.0 || call.seed.has_value(),
               "seed: expected the seed of the forward pass, got None with dropout_p = ", call.dropout_p);
 

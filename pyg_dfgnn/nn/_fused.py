@@ -252,7 +252,7 @@ def is_linear(layer: Optional[torch.nn.Module]) -> bool:
     return (
         layer is not None
         and type(layer) in (torch.nn.Linear, torch_geometric.nn.Linear)
-        and "forward" not in vars(layer)
+        and not any(name in vars(layer) for name in ("forward", "weight", "bias"))
         and not has_hooks(layer)
         and not torch.nn.modules.module._has_any_global_hook()
     )

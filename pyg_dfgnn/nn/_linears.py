@@ -27,18 +27,25 @@ def linears(layers: Sequence[Optional[torch.nn.Module]], x: Tensor) -> list[Any]
 
 def _by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tensor]]:
     """None where somebody might see the difference, or there is none."""
+    if not has_operators(x):
+        return None
     weights, biases = [], []
     for layer in layers:
         if not is_linear(layer):
             return None
-        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
-        if type(weight) not in _TENSORS or not (bias is None or type(bias) in _TENSORS):
+        parameters = layer._parameters
+        if "bias" not in parameters:
+            return None
+        weight, bias = parameters.get("weight"), parameters["bias"]
+        if weight is None or type(weight) not in _TENSORS or weight.dim() != 2:
+            return None
+        if bias is not None and not (type(bias) in _TENSORS and bias.shape == weight.shape[:1]):
             return None
         weights.append(weight)
         biases.append(bias)
     if len(weights) < 2 and all(bias is None for bias in biases):
         return None  # torch's gradients are as fast
-    return torch.ops.dfgnn.linears(x, weights, biases) if has_operators(x) else None
+    return torch.ops.dfgnn.linears(x, weights, biases)
 
 
 def plus(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -53,6 +60,7 @@ def _may_add(x: Tensor, y: Tensor, dtype: torch.dtype) -> bool:
     """Whether an operator takes both, and is of use: torch adds what needs no cast and no sum."""
     return (
         type(y) in _TENSORS
+        and (y.shape == x.shape or y.shape == x.shape[1:])
         and (y.dim() == 1 or y.dtype != dtype or x.dtype != dtype)
         and torch.promote_types(y.dtype, dtype) == dtype
         and has_operators(x)

@@ -212,6 +212,7 @@ BACKWARD_MISTAKES = [
     ("out", one_more_row),
     ("out", lambda t: t.double()),
     ("lse", one_more_row),
+    ("lse", lambda t: t.long()),
     ("colptr", one_more_row),
     ("colptr", lambda t: t.long()),
     ("row", one_more_row),

@@ -371,7 +371,7 @@ def assert_as_by_parts(
 @pytest.mark.parametrize("longest", [1, 2, 31, 32, 33, 255, 256, 257, 600])
 @pytest.mark.parametrize("rows", [1, 40, 70_000])
 def test_compress_rows_in_any_order(rows, longest, self_loops, device):
-    """Of a sampled graph, say: some rows have edges, in no order and some twice, the others none."""
+    """As of a sampled graph: some rows have edges, in no order and some twice, others none."""
     generator = torch.Generator().manual_seed(longest)
     with_edges = min(rows, 300)
     degrees = torch.randint(1, longest + 1, (with_edges,), generator=generator)

@@ -15,7 +15,7 @@ ops = torch.ops.dfgnn
 
 # Of one block and of many; columns of less than a vector, of some, and of more than a block's.
 ROWS = [0, 1, 15, 16, 17, 511, 1025, 70_000]
-COLUMNS = [1, 2, 3, 4, 8, 16, 17, 96, 100, 128, 130, 520]
+COLUMNS = [0, 1, 2, 3, 4, 8, 16, 17, 96, 100, 128, 130, 520]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-6, torch.bfloat16: 2e-6}
 
 
@@ -81,6 +81,50 @@ def test_results_that_nobody_uses(used, device):
         assert (a is None) == (b is None)
         if b is not None:
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("forward", [torch.bfloat16, torch.float16, None], ids=str)
+@pytest.mark.parametrize("backward", [torch.bfloat16, torch.float16, None], ids=str)
+def test_backward_in_another_mode(forward, backward, device):
+    """That of the forward pass says what gradients are made of."""
+    leaves = operands(device)
+    with torch.autocast(device, forward or torch.bfloat16, forward is not None):
+        results = call(*leaves)
+    total = sum(y.float().square().sum() for y in results)
+    expected = torch.autograd.grad(total, leaves, retain_graph=True)
+    with torch.autocast(device, backward or torch.bfloat16, backward is not None):
+        found = torch.autograd.grad(total, leaves)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_only_what_gradients_need_is_saved(device):
+    """So that the rest may change in place, as with torch's."""
+
+    def saved(*leaves: Tensor) -> list[int]:
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: kept.append(t.data_ptr()) or t, lambda t: t
+        ):
+            call(*leaves)
+        return sorted(kept)
+
+    leaves = operands(device)
+    x, *layers = leaves
+    pointers = [t.data_ptr() for t in leaves]
+    assert saved(*leaves) == sorted(pointers[:4])
+    assert saved(x.detach(), *layers) == [pointers[0]]
+    assert saved(x, *(t.detach() for t in layers)) == sorted(pointers[1:4])
+    biases_alone = [t.detach() for t in leaves[:4]] + leaves[4:]
+    assert saved(*biases_alone) == []
+
+
+def test_a_weight_that_changed(device):
+    leaves = operands(device)
+    total = sum(y.square().sum() for y in call(*leaves))
+    with torch.no_grad():
+        leaves[1].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
 
 
 @pytest.mark.parametrize("frozen", range(6))
@@ -182,6 +226,10 @@ MISTAKES = [
     (r"biases: expected as many as weights", lambda x, w, b: ops.linears(x, [w, w], [b])),
     (r"biases: expected as many as weights", lambda x, w, b: ops.linears(x, [w], [b, b])),
     (r"shape", lambda x, w, b: ops.linears(x, [w[:, 1:]], [b])),
+    (r"weights: expected 2 dimensions", lambda x, w, b: ops.linears(x, [w[0]], [b])),
+    (r"biases: expected shape .* got", lambda x, w, b: ops.linears(x, [w], [b[:1]])),
+    (r"biases: expected shape .* got", lambda x, w, b: ops.linears(x, [w], [b.unsqueeze(0)])),
+    (r"biases: expected floating", lambda x, w, b: ops.linears(x, [w], [b.to(torch.cfloat)])),
     (r"y: expected shape .* got", lambda x, w, b: ops.add_features(x, b, x.dtype)),
     (r"y: expected shape .* got", lambda x, w, b: ops.add_features(x, x[1:], x.dtype)),
     (r"y: expected floating", lambda x, w, b: ops.add_features(x, x.long(), x.dtype)),
@@ -267,6 +315,34 @@ class TestLayers:
         found = self.conv(*self.inputs)
         assert self.called == self.names[1:]
         assert not torch.allclose(found, self.expected)
+
+    def test_biases_elsewhere(self):
+        """A buffer, or a plain tensor, in the place of the parameter."""
+        lin = getattr(self.conv, self.linear)
+        bias = torch.ones(lin.weight.size(0), device=lin.weight.device)
+        if lin.bias is None:
+            self.expected = None
+            lin._parameters.pop("bias")
+        else:
+            bias = lin.bias.detach().clone()
+            del lin.bias
+        lin.register_buffer("bias", bias)
+        if self.expected is None:
+            self.expected = self.conv(*self.inputs)
+            with torch.no_grad():
+                lin.bias.zero_()
+            assert not torch.allclose(self.conv(*self.inputs), self.expected)
+        else:
+            self.check(self.names[1:])
+
+    def test_biases_of_other_shapes(self):
+        lin = getattr(self.conv, self.linear)
+        if lin.bias is not None:
+            lin.bias = nn.Parameter(lin.bias.detach().unsqueeze(0))
+        if hasattr(self.conv, "bias"):
+            self.conv.bias = nn.Parameter(torch.zeros(1, device=lin.weight.device))
+        self.conv(*self.inputs).square().sum().backward()
+        assert lin.bias is None or lin.bias.grad.shape == lin.bias.shape
 
     def test_parametrized(self):
         lin = getattr(self.conv, self.linear)
