@@ -1,5 +1,5 @@
-// From loose rows, whose edges are in the order of the list, to rows that ascend by source, but for a self-loop that was
-// put in, which stays the last: before there are columns, where no row is long, or as the last step to both forms.
+// From loose rows, whose edges are in the order of the list, to rows that ascend by source, but for a self-loop that
+// was put in, which stays the last: before there are columns, where no row is long, or as the last step to both forms.
 // Columns that were made of loose rows ascend as they are.
 #pragma once
 

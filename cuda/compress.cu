@@ -5,8 +5,8 @@
 //   other form, where no tile is too wide, from the transpose of each tile's bits.
 // - Of any other list the second kernel makes rows, and finds tiles. Buckets make rows that ascend, where edges join
 //   near nodes and none is there twice; else a sort makes loose ones, whose edges have the order of the list.
-// - What is missing then, the third makes: tile by tile, where no tile is too wide; else it puts loose rows in order, if
-//   none is long, and sorts for columns, and of loose rows that are left once more for rows.
+// - What is missing then, the third makes: tile by tile, where no tile is too wide; else it puts loose rows in order
+//   where none is long, sorts for columns, and once more for loose rows that are left.
 #include <cooperative_groups.h>
 
 #include <algorithm>
