@@ -73,7 +73,7 @@ def test_change_in_place(change, device):
 
 
 def test_change_of_strides():
-    edge_index, conv = torch.tensor([[0, 1], [1, 1]]), make(pyg_dfgnn.nn, "GATConv")
+    edge_index, conv = torch.tensor([[0, 0], [1, 1]]), make(pyg_dfgnn.nn, "GATConv")
     x = torch.randn(2, FEATURES)
     conv(x, edge_index)
     edge_index.data = edge_index.data.t()

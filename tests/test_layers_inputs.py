@@ -282,6 +282,40 @@ def test_vectors_of_another_precision(layer, dtype, device):
     torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index), rtol=1e-4, atol=1e-5)
 
 
+def test_vector_of_edges_of_another_precision(device):
+    ours, theirs = (conv.eval() for conv in pair("GATConv", device, edge_dim=3))
+    for conv in (ours, theirs):
+        conv.att_edge.data = conv.att_edge.data.double()
+    edge_index, x = square("hub", device)
+    inputs = (x, edge_index, edge_features(edge_index))
+    torch.testing.assert_close(ours(*inputs), theirs(*inputs), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weights_by_vectors_of_another_half_precision(dtype, device):
+    """As models of one have in autocast to the other."""
+    other = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float16}[dtype]
+    conv, _ = pair("GATv2Conv", device)
+    edge_index, x = square("hub", device)
+    expected = conv(x, edge_index, return_attention_weights=True)
+    with torch.autocast(device, dtype):
+        found = conv.to(other)(x.to(other), edge_index, return_attention_weights=True)
+    torch.testing.assert_close(found[0].float(), expected[0], rtol=5e-2, atol=5e-2)
+    torch.testing.assert_close(found[1][1].float(), expected[1][1], rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layer", ["GATConv", "GATv2Conv"])
+def test_residuals_of_another_precision(layer, bias, device):
+    """Results are promoted to it, as PyG's."""
+    ours, theirs = pair(layer, device, residual=True, bias=bias)
+    for conv in (ours, theirs):
+        conv.res.double()
+        conv.res.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+    edge_index, x = square("hub", device)
+    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index), rtol=1e-4, atol=1e-5)
+
+
 def test_values_of_another_precision(device):
     ours, theirs = pair("TransformerConv", device)
     for conv in (ours, theirs):

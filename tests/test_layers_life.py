@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+import torch_geometric.nn
 from layers import (
     EDGE_LAYERS,
     LAYERS,
@@ -30,6 +31,18 @@ def test_lazy_initialisation(name, in_channels):
         conv(x, edge_index)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert_same_call(ours, theirs, x, edge_index)
+
+
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+def test_lazy_layers_draw_the_same_weights(layer):
+    """In PyG's order, that of features of edges among them."""
+    results = []
+    for library in (pyg_dfgnn.nn, torch_geometric.nn):
+        edge_index, x = square("hub")
+        torch.manual_seed(3)
+        conv = getattr(library, layer)(-1, 4, heads=2, edge_dim=-1)
+        results.append(conv(x, edge_index, edge_features(edge_index)))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -20,6 +20,12 @@ def as_in_autocast(out: Tensor) -> Tensor:
     return in_dtype(out, dtype_of_sums(out))
 
 
+def full_precision(t: Tensor) -> Tensor:
+    """float32 of half precision, and what is wider as it is."""
+    is_half = t.dtype == torch.float16 or t.dtype == torch.bfloat16
+    return t.float() if is_half else t
+
+
 def in_dtype(t: Tensor, dtype: torch.dtype) -> Tensor:
     """``t.to(dtype)``, of which nothing is in traced code where it changes nothing: that may run in
     another precision later."""

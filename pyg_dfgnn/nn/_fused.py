@@ -265,14 +265,16 @@ def has_kernels(value: Tensor) -> bool:
     return value.dtype in _DTYPES and value.device.type in ("cpu", "cuda", "meta")
 
 
-def may_score(att: Tensor, x: Tensor) -> bool:
-    """Whether operators take ``att`` and features ``x``; scripted code fails where they do not.
-    Scriptable."""
+def may_score(att: Optional[Tensor], x: Tensor) -> bool:
+    """Whether operators take ``att``, if there is one, and features ``x``; scripted code fails
+    where they do not. Scriptable."""
     return torch.jit.is_scripting() or _may_score(att, x)
 
 
 @torch.jit.unused
-def _may_score(att: Tensor, x: Tensor) -> bool:
+def _may_score(att: Optional[Tensor], x: Tensor) -> bool:
+    if att is None:
+        return True
     if att.dtype in (torch.float16, torch.bfloat16) and is_autocast(x):
         return True
     return att.dtype in (x.dtype, torch.float32)

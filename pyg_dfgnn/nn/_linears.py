@@ -18,15 +18,16 @@ _TENSORS = (Tensor, torch.nn.Parameter)
 
 def linears(layers: Sequence[Optional[torch.nn.Module]], x: Tensor) -> list[Any]:
     """What each layer makes of ``x``; None for None."""
-    made = _by_operator([layer for layer in layers if layer is not None], x)
+    made = by_operator([layer for layer in layers if layer is not None], x)
     if made is None:
         return [None if layer is None else layer(x) for layer in layers]
     results = iter(made)
     return [None if layer is None else next(results) for layer in layers]
 
 
-def _by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tensor]]:
-    """None where somebody might see the difference, or there is none."""
+def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tensor]]:
+    """What each layer makes of ``x``, by one operator; None where somebody might see the
+    difference, or there is none."""
     if not has_operators(x):
         return None
     weights, biases = [], []

@@ -101,6 +101,7 @@ class LoopedConv(FusedConv):
             out = in_dtype(out, dtype).mean(dim=1)
         if residual is not None:
             out = plus(out, residual, dtype)
+            dtype = out.dtype
         if self.bias is not None:
             return plus(out, self.bias, dtype)
         out = in_dtype(out, dtype)

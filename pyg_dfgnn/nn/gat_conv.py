@@ -228,6 +228,8 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             return None  # PyG refuses it, or fills in values
         if not may_score(self.att_src, x[0]) or not may_score(self.att_dst, x[0]):
             return None
+        if not may_score(self.att_edge, x[0]):
+            return None
         graph = self.graph_of(edge_index, x, size, self_loops)
         if graph is None:
             return None

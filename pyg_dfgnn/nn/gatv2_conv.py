@@ -12,7 +12,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from ..graph import Graph, is_adjacency
 from ..ops import additive_v2_attention, additive_v2_logits, logits_attention, spmm
-from ._dtypes import in_dtype_of
+from ._dtypes import full_precision, in_dtype_of
 from ._edges import attention_weights, edge_features, with_loops
 from ._fused import Given, NotGiven, may_score, no_fused_path, wide
 from ._linears import linears
@@ -218,6 +218,8 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
             features = in_dtype_of(features, x_src)
             weight = in_dtype_of(self.lin_edge.weight, x_src)
         att = self.att.squeeze(0)
+        if att.dtype != x_src.dtype:
+            att = full_precision(att)
         return additive_v2_logits(x_dst, x_src, att, graph, self.negative_slope, features, weight)
 
     def attend_fused(

@@ -94,7 +94,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         is_static = x.dim() != 2
         x = self.lin(x).view(-1, self.heads, self.out_channels)
         graph: Optional[Graph] = None
-        if not is_static and self.has_fitting_vectors(x):
+        if not is_static and may_score(self.att_l, x) and may_score(self.att_r, x):
             graph = self.fused_graph(edge_index, x, num_nodes, num_nodes, self.add_self_loops)
         if graph is not None:
             out, dtype = self.attend_fused(x, graph), self.message_dtype(x)
@@ -115,12 +115,6 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
     def message_dtype(self, x: Tensor) -> torch.dtype:
         """That of PyG's."""
         return dtype_of_sums(x) if self.att_r is None else dtype_of_messages(x, self.att_r)
-
-    def has_fitting_vectors(self, x: Tensor) -> bool:
-        """Whether operators take those of the scores, if there are any."""
-        if self.att_l is None or self.att_r is None:
-            return True
-        return may_score(self.att_l, x) and may_score(self.att_r, x)
 
     def attend_fused(self, x: Tensor, graph: Graph) -> Tensor:
         """The aggregated messages ``[N, heads, out_channels]``, in the dtype of ``x``."""

@@ -14,7 +14,7 @@ from ..ops import dot_attention, edge_sddmm, edge_softmax, edge_spmm, sddmm, spm
 from ._dtypes import dtype_of_sums, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features
 from ._fused import FusedConv, Given, NotGiven, no_fused_path, of_its_own, wide
-from ._linears import linears, plus
+from ._linears import by_operator, linears, plus
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -126,10 +126,10 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             fused = self.attend_fused(edge_index, query, key, value, edge_attr, with_weights)
         if fused is not None:
             out, alpha = fused
-            out = self.combine_heads(out, root, dtype_of_sums(out))
+            out = self.combine_heads(out, x[1], root, dtype_of_sums(out))
         else:
             out, alpha = self.attend(edge_index, query, key, value, edge_attr)
-            out = self.combine_heads(out, root, out.dtype)
+            out = self.combine_heads(out, x[1], root, out.dtype)
         if isinstance(return_attention_weights, bool):
             if isinstance(edge_index, Graph):
                 raise ValueError(no_fused_path())
@@ -140,24 +140,25 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         return out
 
     def project(self, x: PairTensor) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
-        """Queries, keys and values ``[N, heads * out_channels]``, and what ``lin_skip`` makes."""
+        """Queries, keys and values ``[N, heads * out_channels]``, and what ``lin_skip`` makes where
+        that comes with them."""
         if not torch.jit.is_scripting():
             return self.project_at_once(x)
-        query, key, value = self.lin_query(x[1]), self.lin_key(x[0]), self.lin_value(x[0])
-        return query, key, value, self.lin_skip(x[1]) if self.root_weight else None
+        return self.lin_query(x[1]), self.lin_key(x[0]), self.lin_value(x[0]), None
 
     @torch.jit.unused
     def project_at_once(self, x: PairTensor) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
         """The same by an operator for each of ``x`` where that will do."""
-        lin_skip = self.lin_skip if self.root_weight else None
+        layers = [self.lin_query, self.lin_key, self.lin_value]
         if x[0] is x[1]:
-            layers = [self.lin_query, self.lin_key, self.lin_value, lin_skip]
-            query, key, value, root = linears(layers, x[0])
-        else:
-            (query,) = linears([self.lin_query], x[1])  # in PyG's order, in which weights are drawn
-            key, value = linears([self.lin_key, self.lin_value], x[0])
-            (root,) = linears([lin_skip], x[1])
-        return query, key, value, root
+            made = by_operator([*layers, self.lin_skip] if self.root_weight else layers, x[0])
+            if made is not None:
+                query, key, value, *root = made
+                return query, key, value, root[0] if root else None
+        # In PyG's order, in which lazy ones draw their weights, lin_skip behind the edges'.
+        (query,) = linears(layers[:1], x[1])
+        key, value = linears(layers[1:], x[0])
+        return query, key, value, None
 
     def attend_fused(
         self,
@@ -229,15 +230,19 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         self._alpha = None
         return out, alpha
 
-    def combine_heads(self, out: Tensor, root: Optional[Tensor], dtype: torch.dtype) -> Tensor:
+    def combine_heads(
+        self, out: Tensor, x_dst: Tensor, root: Optional[Tensor], dtype: torch.dtype
+    ) -> Tensor:
         """From ``[N_dst, heads, out_channels]`` to the layer's output, in that dtype."""
         if self.concat:
             out = out.view(-1, self.heads * self.out_channels)
         else:
             out = in_dtype(out, dtype).mean(dim=1)
-        if root is None:
+        if not self.root_weight:
             out = in_dtype(out, dtype)
             return of_its_own(out) if self.concat else out
+        if root is None:
+            root = self.lin_skip(x_dst)
         if self.lin_beta is None:
             return plus(out, root, dtype)
         out = in_dtype(out, dtype)

@@ -29,7 +29,7 @@ bool widening_add_takes(const at::Tensor& x, const at::Tensor& y) {
   const auto is_aligned = [](const at::Tensor& t) {
     return t.is_contiguous() && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
   };
-  return c10::isReducedFloatingType(x.scalar_type()) &&
+  return (x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16) &&
          (y.scalar_type() == x.scalar_type() || y.scalar_type() == at::kFloat) && x.size(1) % 8 == 0 && is_aligned(x) &&
          is_aligned(y) && x.device() == y.device();
 }
