@@ -17,6 +17,17 @@ from pyg_dfgnn.ops import dot_attention
 pytestmark = pytest.mark.filterwarnings("ignore:.*TorchScript:DeprecationWarning")
 
 
+class OnFeatures(torch.nn.Module):
+    """A layer that is called with features of edges."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        return self.conv(x, edge_index, edge_attr)
+
+
 def saved_modules(scripted: torch.jit.ScriptModule) -> str:
     """The files of a saved module; those of code are named as the Python modules."""
     buffer = io.BytesIO()
@@ -36,18 +47,10 @@ def test_other_calls_are_refused():
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
 def test_edge_features(layer):
-    class Model(torch.nn.Module):
-        def __init__(self, conv):
-            super().__init__()
-            self.conv = conv
-
-        def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-            return self.conv(x, edge_index, edge_attr)
-
     x, edge_index = reversed(square("hub"))
     edge_attr = torch.rand(edge_index.size(1), 3)
     ours, theirs = pair(layer, edge_dim=3)
-    result = torch.jit.script(Model(ours))(x, edge_index, edge_attr)
+    result = torch.jit.script(OnFeatures(ours))(x, edge_index, edge_attr)
     torch.testing.assert_close(result, theirs(x, edge_index, edge_attr), rtol=1e-5, atol=1e-5)
 
 
@@ -136,25 +139,16 @@ CHANGES = {
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
 def test_changed_layers(layer, change):
     """Scripted code takes the operators only where they compute what the layer does by then."""
-
-    class Model(torch.nn.Module):
-        def __init__(self, conv):
-            super().__init__()
-            self.conv = conv
-
-        def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-            return self.conv(x, edge_index, edge_attr)
-
     x, edge_index = reversed(square("hub"))
     edge_attr = torch.rand(edge_index.size(1), 3)
     ours, theirs = pair(layer, edge_dim=3, heads=1, concat=False)
-    torch.jit.script(Model(ours))  # before, by the operators
+    torch.jit.script(OnFeatures(ours))  # before, by the operators
     for conv in (ours, theirs):
         torch.manual_seed(1)
         CHANGES[change](conv)
     expected = theirs(x, edge_index, edge_attr)
     torch.testing.assert_close(ours(x, edge_index, edge_attr), expected, rtol=1e-5, atol=1e-5)
-    result = torch.jit.script(Model(ours))(x, edge_index, edge_attr)
+    result = torch.jit.script(OnFeatures(ours))(x, edge_index, edge_attr)
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 

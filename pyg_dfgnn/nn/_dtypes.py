@@ -4,10 +4,13 @@ import torch
 from torch import Tensor
 
 
+def is_half(t: Tensor) -> bool:
+    return t.dtype == torch.float16 or t.dtype == torch.bfloat16
+
+
 def dtype_of_sums(t: Tensor) -> torch.dtype:
     """What PyG's sums of ``t`` have: float32 in autocast on CUDA."""
-    is_half = t.dtype == torch.float16 or t.dtype == torch.bfloat16
-    return torch.float32 if is_half and t.is_cuda and torch.is_autocast_enabled() else t.dtype
+    return torch.float32 if is_half(t) and t.is_cuda and torch.is_autocast_enabled() else t.dtype
 
 
 def dtype_of_messages(x: Tensor, att: Tensor) -> torch.dtype:
@@ -15,15 +18,9 @@ def dtype_of_messages(x: Tensor, att: Tensor) -> torch.dtype:
     return torch.promote_types(dtype_of_sums(x), att.dtype)
 
 
-def as_in_autocast(out: Tensor) -> Tensor:
-    """Messages in the dtype of PyG's."""
-    return in_dtype(out, dtype_of_sums(out))
-
-
 def full_precision(t: Tensor) -> Tensor:
     """float32 of half precision, and what is wider as it is."""
-    is_half = t.dtype == torch.float16 or t.dtype == torch.bfloat16
-    return t.float() if is_half else t
+    return t.float() if is_half(t) else t
 
 
 def in_dtype(t: Tensor, dtype: torch.dtype) -> Tensor:

@@ -17,6 +17,7 @@ from torch_geometric.typing import SparseTensor
 
 from .. import _library
 from ..graph import Graph, build_graph, is_convertible
+from ._dtypes import is_half
 from ._edges import num_edges
 
 # The type of an argument whose presence decides the type of the result, in the overloads that
@@ -275,9 +276,7 @@ def may_score(att: Optional[Tensor], x: Tensor) -> bool:
 def _may_score(att: Optional[Tensor], x: Tensor) -> bool:
     if att is None:
         return True
-    if att.dtype in (torch.float16, torch.bfloat16) and is_autocast(x):
-        return True
-    return att.dtype in (x.dtype, torch.float32)
+    return att.dtype in (x.dtype, torch.float32) or (is_half(att) and is_autocast(x))
 
 
 def wide(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]:

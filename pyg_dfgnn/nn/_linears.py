@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._dtypes import in_dtype
-from ._fused import has_kernels, is_linear, is_transformed
+from ._fused import has_kernels, is_linear, is_transformed, of_its_own
 
 _TENSORS = (Tensor, torch.nn.Parameter)
 
@@ -47,6 +47,24 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
     if len(weights) < 2 and all(bias is None for bias in biases):
         return None  # torch's gradients are as fast
     return torch.ops.dfgnn.linears(x, weights, biases)
+
+
+def combine_heads(
+    out: Tensor,
+    concat: bool,
+    residual: Optional[Tensor],
+    bias: Optional[Tensor],
+    dtype: torch.dtype,
+) -> Tensor:
+    """From messages ``[N, heads, C]`` to a layer's output, in that dtype. Scriptable."""
+    out = out.flatten(1) if concat else in_dtype(out, dtype).mean(dim=1)
+    if residual is not None:
+        out = plus(out, residual, dtype)
+        dtype = out.dtype
+    if bias is not None:
+        return plus(out, bias, dtype)
+    out = in_dtype(out, dtype)
+    return of_its_own(out) if concat and residual is None else out
 
 
 def plus(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,10 +9,9 @@ from torch_geometric.typing import OptPairTensor, OptTensor, Size, SparseTensor,
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
 from ..graph import Graph
-from ._dtypes import in_dtype
 from ._edges import append_self_loops
-from ._fused import FusedConv, no_fused_path, of_its_own
-from ._linears import plus
+from ._fused import FusedConv, no_fused_path
+from ._linears import combine_heads, linears
 
 
 class LoopedConv(FusedConv):
@@ -93,19 +92,21 @@ class LoopedConv(FusedConv):
             edge_index, edge_attr, fill_value=self.fill_value, num_nodes=num_nodes
         )
 
+    @torch.jit.unused
+    def project_at_once(
+        self, x: Tensor, of_src: torch.nn.Module, of_dst: Optional[torch.nn.Module]
+    ) -> tuple[OptPairTensor, Optional[Tensor]]:
+        """The sources and destinations, one tensor where ``of_dst`` is None, and the residual, by
+        one operator where that will do."""
+        residual, x_src, x_dst = linears([self.res, of_src, of_dst], x)
+        x_src = x_src.view(-1, self.heads, self.out_channels)
+        if x_dst is None:
+            return (x_src, x_src), residual
+        return (x_src, x_dst.view(-1, self.heads, self.out_channels)), residual
+
     def combine_heads(self, out: Tensor, residual: OptTensor, dtype: torch.dtype) -> Tensor:
         """From ``[N_dst, heads, out_channels]`` to the layer's output, in that dtype."""
-        if self.concat:
-            out = out.view(-1, self.heads * self.out_channels)
-        else:
-            out = in_dtype(out, dtype).mean(dim=1)
-        if residual is not None:
-            out = plus(out, residual, dtype)
-            dtype = out.dtype
-        if self.bias is not None:
-            return plus(out, self.bias, dtype)
-        out = in_dtype(out, dtype)
-        return of_its_own(out) if self.concat and residual is None else out
+        return combine_heads(out, self.concat, residual, self.bias, dtype)
 
 
 def keeps_its_type(edge_index: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from ..graph import Graph
 from ..ops import cosine_attention
-from ._dtypes import as_in_autocast, in_dtype
+from ._dtypes import dtype_of_sums, in_dtype
 from ._fused import FusedConv, no_fused_path, of_its_own, wide
 
 
@@ -52,7 +52,7 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
                 features = x.unsqueeze(1)
                 out = cosine_attention(features, features, self.beta, graph, method=self.method)
                 out = in_dtype(out.squeeze(1), torch.promote_types(x.dtype, self.beta.dtype))
-                return of_its_own(as_in_autocast(out))
+                return of_its_own(in_dtype(out, dtype_of_sums(out)))
 
         if torch.jit.is_scripting() and self.scripts_fused:
             raise ValueError(no_fused_path())

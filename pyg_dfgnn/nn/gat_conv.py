@@ -16,7 +16,6 @@ from ..ops import additive_attention, additive_logits, edge_sddmm, gat_scores, n
 from ._dtypes import dtype_of_messages, in_dtype_of
 from ._edges import attention_weights, edge_features, has_rows, num_edges, with_loops
 from ._fused import Given, NotGiven, may_score, no_fused_path, wide
-from ._linears import linears
 from ._looped import LoopedConv
 
 if typing.TYPE_CHECKING:
@@ -161,7 +160,9 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         if isinstance(x, Tensor):
             assert x.dim() == 2, "Static graphs not supported in 'GATConv'"
             if not torch.jit.is_scripting():
-                return self.project_at_once(x)
+                if self.lin is not None:
+                    return self.project_at_once(x, self.lin, None)
+                return self.project_at_once(x, self.lin_src, self.lin_dst)
             if self.res is not None:
                 residual = self.res(x)
             if self.lin is not None:
@@ -184,15 +185,6 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
             if x_dst is not None:
                 x_dst = self.lin_dst(x_dst).view(-1, H, C)
         return (x_src, x_dst), residual
-
-    @torch.jit.unused
-    def project_at_once(self, x: Tensor) -> tuple[OptPairTensor, Optional[Tensor]]:
-        """The same of one tensor, by one operator where that will do."""
-        H, C = self.heads, self.out_channels
-        of_src, of_dst = (self.lin, None) if self.lin is not None else (self.lin_src, self.lin_dst)
-        residual, x_src, x_dst = linears([self.res, of_src, of_dst], x)
-        x_src = x_src.view(-1, H, C)
-        return (x_src, x_src if x_dst is None else x_dst.view(-1, H, C)), residual
 
     def message_dtype(self, x: OptPairTensor) -> torch.dtype:
         """That of PyG's."""

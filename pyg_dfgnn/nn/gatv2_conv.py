@@ -15,7 +15,6 @@ from ..ops import additive_v2_attention, additive_v2_logits, logits_attention, s
 from ._dtypes import full_precision, in_dtype_of
 from ._edges import attention_weights, edge_features, with_loops
 from ._fused import Given, NotGiven, may_score, no_fused_path, wide
-from ._linears import linears
 from ._looped import LoopedConv
 
 if typing.TYPE_CHECKING:
@@ -156,7 +155,8 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         if isinstance(x, Tensor):
             assert x.dim() == 2
             if not torch.jit.is_scripting():
-                return self.project_at_once(x)
+                of_dst = None if self.share_weights else self.lin_r
+                return self.project_at_once(x, self.lin_l, of_dst)
             if self.res is not None:
                 residual = self.res(x)
             x_src = self.lin_l(x).view(-1, H, C)
@@ -169,15 +169,6 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
         if self.res is not None:
             residual = self.res(x_dst)
         return (self.lin_l(x_src).view(-1, H, C), self.lin_r(x_dst).view(-1, H, C)), residual
-
-    @torch.jit.unused
-    def project_at_once(self, x: Tensor) -> tuple[OptPairTensor, Optional[Tensor]]:
-        """The same of one tensor, by one operator where that will do."""
-        H, C = self.heads, self.out_channels
-        of_dst = None if self.share_weights else self.lin_r
-        residual, x_src, x_dst = linears([self.res, self.lin_l, of_dst], x)
-        x_src = x_src.view(-1, H, C)
-        return (x_src, x_src if x_dst is None else x_dst.view(-1, H, C)), residual
 
     def operands(
         self,

@@ -14,8 +14,8 @@ from ..graph import Graph, build_graph
 from ..ops import additive_logits, gat_scores, logits_attention, sddmm
 from ._dtypes import dtype_of_messages, dtype_of_sums, in_dtype
 from ._edges import destinations, order_of_edges
-from ._fused import FusedConv, has_kernels, may_score, no_fused_path, of_its_own, wide
-from ._linears import plus
+from ._fused import FusedConv, has_kernels, may_score, no_fused_path, wide
+from ._linears import combine_heads
 
 
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
@@ -104,13 +104,7 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code leaves it out)
             if self.training:
                 self.supervise(x, edge_index, graph, neg_edge_index, num_nodes, batch)
-        if self.concat:
-            out = out.view(-1, self.heads * self.out_channels)
-        else:
-            out = in_dtype(out, dtype).mean(dim=1)
-        if self.bias is not None:
-            return plus(out, self.bias, dtype)
-        return of_its_own(in_dtype(out, dtype))
+        return combine_heads(out, self.concat, None, self.bias, dtype)
 
     def message_dtype(self, x: Tensor) -> torch.dtype:
         """That of PyG's."""

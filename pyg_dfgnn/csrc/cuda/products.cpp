@@ -6,7 +6,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "../../../cuda/edge_softmax.h"
 #include "../attention.h"
@@ -32,10 +31,8 @@ cuda::Products products_of(const Compressed& graph, const at::Tensor& numbers) {
   return products_of(graph, numbers.unsqueeze(2), numbers.size(1));
 }
 
-// Results [E, H]. Kernels put zeros where entries are no edges; they do not run where there are no rows.
 at::Tensor of_edges(const Compressed& graph, int64_t heads, const at::TensorOptions& options) {
-  const std::vector<int64_t> shape{graph.num_edges(), heads};
-  return graph.num_rows() > 0 ? at::empty(shape, options) : at::zeros(shape, options);
+  return results_of_edges(graph.num_edges(), heads, graph.num_rows(), options);
 }
 
 }  // namespace

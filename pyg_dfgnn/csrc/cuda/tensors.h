@@ -34,6 +34,11 @@ inline at::Tensor aligned(const at::Tensor& t) {
   return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 ? t : t.clone();
 }
 
+// Results [E, heads] of kernels that put zeros where entries are no edges, but do not run where there are no rows.
+inline at::Tensor results_of_edges(int64_t edges, int64_t heads, int64_t rows, const at::TensorOptions& options) {
+  return rows > 0 ? at::empty({edges, heads}, options) : at::zeros({edges, heads}, options);
+}
+
 // Kernels count nodes, and the features of a node, in int.
 inline void check_sizes(int64_t num_dst, int64_t num_src, int64_t heads, int64_t head_dim) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();

@@ -77,9 +77,7 @@ bool v2_takes_cuda(const V2Operands& o) {
 at::Tensor v2_logits_cuda(const V2Operands& o) {
   const c10::cuda::CUDAGuard guard(o.x_src.device());
   const Task t(o);
-  // Kernels put zeros where entries are no edges; they do not run where there are no rows.
-  const std::vector<int64_t> shape{o.num_edges(), o.att.size(0)};
-  const auto logits = t.task.num_dst > 0 ? at::empty(shape, t.att.options()) : at::zeros(shape, t.att.options());
+  const auto logits = results_of_edges(o.num_edges(), o.att.size(0), t.task.num_dst, t.att.options());
   C10_CUDA_CHECK(cuda::v2_logits(t.task, logits.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return logits;
 }
