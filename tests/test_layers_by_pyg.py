@@ -32,6 +32,16 @@ def test_aggregations(layer, aggr, device, fused):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
+def test_several_aggregations(layer, device, fused):
+    """PyG puts their results side by side, and cuts rows of the layer's width from that."""
+    options = {"root_weight": False} if layer == "TransformerConv" else {}
+    ours, theirs = pair(layer, device, aggr=["sum", "mean"], **options)
+    edge_index, x = square("empty_rows", device)
+    assert_same_call(ours, theirs, x, edge_index)
+    assert not fused
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_int32(layer, device, fused):
     """The gradients of int64: those that torch computes for PyG's steps in int32 are wrong."""
     ours, theirs = pair(layer, device, aggr="mean")

@@ -49,22 +49,33 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
     return torch.ops.dfgnn.linears(x, weights, biases)
 
 
+def concat_or_mean(out: Tensor, width: Optional[int], dtype: torch.dtype) -> Tensor:
+    """Of messages ``[N, heads, C]`` the heads side by side in rows of that width, in whatever dtype
+    they are, or where it is None, their mean, in that one. Scriptable."""
+    # Several aggregations make C larger: PyG cuts rows to the layer's width, too.
+    return in_dtype(out, dtype).mean(dim=1) if width is None else out.view(-1, width)
+
+
 def combine_heads(
     out: Tensor,
-    concat: bool,
+    width: Optional[int],
     residual: Optional[Tensor],
     bias: Optional[Tensor],
     dtype: torch.dtype,
 ) -> Tensor:
-    """From messages ``[N, heads, C]`` to a layer's output, in that dtype. Scriptable."""
-    out = out.flatten(1) if concat else in_dtype(out, dtype).mean(dim=1)
+    """From messages ``[N, heads, C]`` to a layer's output, in that dtype. Scriptable.
+
+    Args:
+        width: ``heads * C`` for heads side by side, None for their mean.
+    """
+    out = concat_or_mean(out, width, dtype)
     if residual is not None:
         out = plus(out, residual, dtype)
         dtype = out.dtype
     if bias is not None:
         return plus(out, bias, dtype)
     out = in_dtype(out, dtype)
-    return of_its_own(out) if concat and residual is None else out
+    return of_its_own(out) if width is not None and residual is None else out
 
 
 def plus(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:

@@ -106,7 +106,8 @@ class LoopedConv(FusedConv):
 
     def combine_heads(self, out: Tensor, residual: OptTensor, dtype: torch.dtype) -> Tensor:
         """From ``[N_dst, heads, out_channels]`` to the layer's output, in that dtype."""
-        return combine_heads(out, self.concat, residual, self.bias, dtype)
+        width = self.heads * self.out_channels if self.concat else None
+        return combine_heads(out, width, residual, self.bias, dtype)
 
 
 def keeps_its_type(edge_index: Tensor) -> bool:

@@ -104,7 +104,8 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code leaves it out)
             if self.training:
                 self.supervise(x, edge_index, graph, neg_edge_index, num_nodes, batch)
-        return combine_heads(out, self.concat, None, self.bias, dtype)
+        width = self.heads * self.out_channels if self.concat else None
+        return combine_heads(out, width, None, self.bias, dtype)
 
     def message_dtype(self, x: Tensor) -> torch.dtype:
         """That of PyG's."""

@@ -13,8 +13,8 @@ from ..graph import Graph
 from ..ops import dot_attention, edge_sddmm, edge_softmax, edge_spmm, sddmm, spmm
 from ._dtypes import dtype_of_sums, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features
-from ._fused import FusedConv, Given, NotGiven, no_fused_path, of_its_own, wide
-from ._linears import by_operator, linears, plus
+from ._fused import FusedConv, Given, NotGiven, no_fused_path, wide
+from ._linears import by_operator, combine_heads, concat_or_mean, linears
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -234,18 +234,12 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         self, out: Tensor, x_dst: Tensor, root: Optional[Tensor], dtype: torch.dtype
     ) -> Tensor:
         """From ``[N_dst, heads, out_channels]`` to the layer's output, in that dtype."""
-        if self.concat:
-            out = out.view(-1, self.heads * self.out_channels)
-        else:
-            out = in_dtype(out, dtype).mean(dim=1)
-        if not self.root_weight:
-            out = in_dtype(out, dtype)
-            return of_its_own(out) if self.concat else out
-        if root is None:
+        width = self.heads * self.out_channels if self.concat else None
+        if self.root_weight and root is None:
             root = self.lin_skip(x_dst)
-        if self.lin_beta is None:
-            return plus(out, root, dtype)
-        out = in_dtype(out, dtype)
+        if root is None or self.lin_beta is None:
+            return combine_heads(out, width, root, None, dtype)
+        out = in_dtype(concat_or_mean(out, width, dtype), dtype)
         beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
         return beta * root + (1 - beta) * out
 
