@@ -21,7 +21,8 @@ struct Index {
   bool wide = false;  // int64
 
 #ifdef __CUDACC__
-  __device__ __forceinline__ int64_t operator[](int64_t i) const {
+  template <class I>  // of 32 bits where that will do: registers
+  __device__ __forceinline__ int64_t operator[](I i) const {
     return wide ? __ldg(static_cast<const long long*>(data) + i) : __ldg(static_cast<const int*>(data) + i);
   }
   // Calls visit with a pointer of the type that the numbers have.
@@ -34,9 +35,6 @@ struct Index {
     return {wide ? static_cast<const void*>(static_cast<const long long*>(data) + i)
                  : static_cast<const void*>(static_cast<const int*>(data) + i),
             wide};
-  }
-  __device__ __forceinline__ int64_t operator[](int i) const {
-    return wide ? __ldg(static_cast<const long long*>(data) + i) : __ldg(static_cast<const int*>(data) + i);
   }
 #endif
 };

@@ -134,7 +134,6 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<
   const Pass<side> pass{a, g};
   const Dropout dropout(a);
   const WarpHeads<S> heads(a.heads);
-  if (!heads.any(a.heads)) return;
   const PairScore<score, S> pair(a, heads.head, heads.lane);
   for_units(pass.ptr(), pass.num_own(), a.num_edges, units, [&](int n, const Range& entries, int64_t slot) {
     gradient_row<side, score>(a, g, slots, store, dropout, pair, heads, n, entries, slot);

@@ -71,6 +71,38 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   });
 }
 
+template <Score score, class S>
+cudaError_t launch_by_rows_and_columns(const Attention& a, const Gradients& g, void* workspace, cudaStream_t stream) {
+  const auto store = edge_store<score, typename S::A>(a, workspace);
+  void* scratch = static_cast<char*>(workspace) + edge_store_bytes<score, S>(a);
+  const cudaError_t error = launch_rows<score, S>(a, g, scratch, store, stream);
+  return error == cudaSuccess ? launch_columns<score, S>(a, g, scratch, store, stream) : error;
+}
+
+template <Score score, class S>
+cudaError_t launch_by_edges(const Attention& a, const Gradients& g, void* workspace, cudaStream_t stream) {
+  using T = typename S::T;
+  using A = typename S::A;
+  A *weights = static_cast<A*>(workspace), *operands = weights + a.num_edges * a.heads;
+  cudaError_t error = launch_delta<S>(a, g, stream);
+  if (error == cudaSuccess && a.num_edges > 0) {
+    const EdgePlan plan = plan_edges(a.num_edges);
+    edges_kernel<score, S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(Typed<T>{a}, g, weights, operands, plan);
+    error = cudaGetLastError();
+  }
+  constexpr Term term = score == Score::additive ? Term::weight : score == Score::additive_v2 ? Term::slope : Term::row;
+  const A factor = score == Score::dot ? static_cast<A>(a.scale) : A(1);
+  const Spmm<T> by_row{a.rowptr,    a.col, Index{}, a.num_dst, a.num_src, operands,
+                       a.src_scale, a.src, a.heads, a.dst,     factor,    g.dst};
+  const Spmm<T> by_column{a.colptr,    a.row, a.perm,  a.num_src, a.num_dst, operands,
+                          a.dst_scale, a.dst, a.heads, a.src,     factor,    g.src};
+  const Spmm<T> of_value{a.colptr, a.row,      a.perm,  a.num_src, a.num_dst, weights,
+                         nullptr,  g.grad_out, a.heads, nullptr,   A(1),      g.value};
+  if (error == cudaSuccess) error = launch_spmm<term, S>(a, by_row, stream);
+  if (error == cudaSuccess) error = launch_spmm<term, S>(a, by_column, stream);
+  return error == cudaSuccess ? launch_spmm<Term::row, S>(a, of_value, stream) : error;
+}
+
 }  // namespace
 
 size_t pmf_bwd_workspace(const Attention& a) {
@@ -87,48 +119,15 @@ size_t pmf_bwd_workspace(const Attention& a) {
 
 cudaError_t pmf_bwd(const Attention& given, const Gradients& g, void* workspace, cudaStream_t stream) {
   const Attention a = without_edges_to_nowhere(given);
-  bool done = false;
-  cudaError_t error = for_score_and_shape(a, [&]<Score score, class S>() {
-    using A = typename S::A;
-    if constexpr (score != Score::additive_v2) {
-      if (goes_by_rows_and_columns<score, S>(a)) {
-        done = true;
-        const EdgeStore<A> store = edge_store<score, A>(a, workspace);
-        void* scratch = static_cast<char*>(workspace) + edge_store_bytes<score, S>(a);
-        const cudaError_t rows_error = launch_rows<score, S>(a, g, scratch, store, stream);
-        return rows_error == cudaSuccess ? launch_columns<score, S>(a, g, scratch, store, stream) : rows_error;
+  return for_score_and_shape(a, [&]<Score score, class S>() {
+    if constexpr (score == Score::additive_v2) {
+      return launch_by_edges<score, S>(a, g, workspace, stream);
+    } else {
+      if constexpr (S::kLoop) {  // all other shapes have room for a head
+        if (!goes_by_rows_and_columns<score, S>(a)) return launch_by_edges<score, S>(a, g, workspace, stream);
       }
+      return launch_by_rows_and_columns<score, S>(a, g, workspace, stream);
     }
-    const cudaError_t delta_error = launch_delta<S>(a, g, stream);
-    if (delta_error != cudaSuccess || a.num_edges == 0) return delta_error;
-    const EdgePlan plan = plan_edges(a.num_edges);
-    A* weights = static_cast<A*>(workspace);
-    edges_kernel<score, S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, g, weights,
-                                                                           weights + a.num_edges * a.heads, plan);
-    return cudaGetLastError();
-  });
-  if (error != cudaSuccess || done) return error;
-
-  return for_type_and_shape(a.type, a.head_dim, [&]<class S>() {
-    using T = typename S::T;
-    using A = typename S::A;
-    const A* weights = static_cast<const A*>(workspace);
-    const A* operands = weights + a.num_edges * a.heads;
-    const A factor = a.score == Score::dot ? static_cast<A>(a.scale) : A(1);
-    const Term term = a.score == Score::additive      ? Term::weight
-                      : a.score == Score::additive_v2 ? Term::slope
-                                                      : Term::row;
-    const Spmm<T> by_row{a.rowptr, a.col,   Index{}, a.num_dst, a.num_src, operands, a.src_scale,
-                         a.src,    a.heads, a.dst,   factor,    term,      g.dst};
-    const Spmm<T> by_column{a.colptr, a.row,   a.perm, a.num_src, a.num_dst, operands, a.dst_scale,
-                            a.dst,    a.heads, a.src,  factor,    term,      g.src};
-    const Spmm<T> of_value{a.colptr,   a.row,   a.perm,  a.num_src, a.num_dst, weights, nullptr,
-                           g.grad_out, a.heads, nullptr, A(1),      Term::row, g.value};
-    for (const auto& pass : {by_row, by_column, of_value}) {
-      const cudaError_t pass_error = launch_spmm<S>(a, pass, stream);
-      if (pass_error != cudaSuccess) return pass_error;
-    }
-    return cudaSuccess;
   });
 }
 

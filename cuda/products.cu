@@ -194,7 +194,6 @@ Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bo
   product.x = x.data;
   product.x_heads = x.heads;
   product.factor = A(1);
-  product.term = Term::row;
   product.result = result;
   product.sum_heads = sum_heads;
   return product;
@@ -269,7 +268,7 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
   const Attention operands = operands_of(graph);
   if (graph.heads == 1 || sum_heads) {
     return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-      return launch_spmm<S>(operands, spmm_of<typename S::T>(graph, weight, x, sum_heads, result), stream);
+      return launch_spmm<Term::row, S>(operands, spmm_of<typename S::T>(graph, weight, x, sum_heads, result), stream);
     });
   }
   // A shape of vectors is for heads that are whole vectors.

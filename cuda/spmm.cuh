@@ -23,7 +23,6 @@ struct Spmm {
   int x_heads;            // as many as the weights have, or 1
   const void* own;        // Term::slope: T [num_rows, heads, head_dim]
   A factor;
-  Term term;
   void* result;            // T [num_rows, heads, head_dim]; Term::weight: A [num_rows, heads]
   bool sum_heads = false;  // then T [num_rows, 1, head_dim]
 };
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
   });
 }
 
-template <class S, Term term>
+template <Term term, class S>
 __global__ void __launch_bounds__(RowPlan::kThreads)
     spmm_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
   using T = typename S::T;
@@ -170,23 +169,13 @@ cudaError_t launch_spmm_heads(const Attention& a, const Spmm<typename S::T>& m, 
   return cudaGetLastError();
 }
 
-template <class S>
+template <Term term, class S>
 cudaError_t launch_spmm(const Attention& a, const Spmm<typename S::T>& m, cudaStream_t stream) {
   if (m.num_rows == 0) return cudaSuccess;
   const RowPlan plan = plan_rows(m.num_rows, a.num_edges);
   const dim3 grid(plan.blocks, m.sum_heads ? 1 : a.heads);
   const Typed<typename S::T> typed{a};
-  using Wide = typename S::Wide;
-  switch (m.term) {
-    case Term::weight:
-      spmm_kernel<Wide, Term::weight><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
-      break;
-    case Term::row:
-      spmm_kernel<Wide, Term::row><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
-      break;
-    case Term::slope:
-      spmm_kernel<Wide, Term::slope><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
-  }
+  spmm_kernel<term, typename S::Wide><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
   return cudaGetLastError();
 }
 

@@ -47,9 +47,6 @@ class WarpHeads {
     lane = t % S::kLanes;
   }
 
-  // Whether there is a head for a block at all: not where the grid is larger than head_blocks().
-  __device__ __forceinline__ bool any(int heads) const { return first() < heads; }
-
   // The first of the warp's heads, and how many of `heads` it has.
   __device__ __forceinline__ int first() const { return static_cast<int>(blockIdx.y) << log_side_; }
   __device__ __forceinline__ int count(int heads) const { return min(1 << log_side_, heads - first()); }

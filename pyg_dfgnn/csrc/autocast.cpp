@@ -11,11 +11,10 @@
 namespace dfgnn {
 namespace {
 
-template <c10::DispatchKey key, c10::DeviceType device>
 struct Autocast {
   static ForwardResult forward(Call call) {
-    c10::impl::ExcludeDispatchKeyGuard guard(key);
-    const auto cast = autocast_features<device>;
+    const NoAutocast guard;
+    const auto cast = autocast_features;
     for (auto* term : {&call.bias, &call.a_edge}) {
       if (term->has_value()) *term = to_full_precision(**term);
     }
@@ -40,12 +39,8 @@ struct Autocast {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
-  register_forward<Autocast<c10::DispatchKey::AutocastCPU, c10::DeviceType::CPU>>(m);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { register_forward<Autocast>(m); }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
-  register_forward<Autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::CUDA>>(m);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) { register_forward<Autocast>(m); }
 
 }  // namespace dfgnn

@@ -5,9 +5,16 @@
 
 namespace dfgnn {
 
-// Features: to the autocast dtype of the device, once for a leaf.
-template <c10::DeviceType device>
-at::Tensor autocast_features(const at::Tensor& t) {
+// Autocast of what is called: all kernels of its keys begin with one, and so do gradients, whose precision the results
+// say, whatever the mode of who asks for them.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+// Features: to the autocast dtype of their device, once for a leaf.
+inline at::Tensor autocast_features(const at::Tensor& t) {
+  const auto device = t.device().type();
+  if (!at::autocast::is_autocast_available(device)) return t;
   return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
 }
 

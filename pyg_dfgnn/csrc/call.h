@@ -1,7 +1,7 @@
 // One call of an attention operator: its arguments under common names, whatever its score and method, and the way
 // back from them to the dispatcher. A stage (backend, meta, autograd, autocast) is a struct with
 //   static ForwardResult forward(Call);
-// and, below autograd, backward(Call, BackwardInputs) -> CallGradients. `register_forward<Stage>` and
+// and, all but autocast, backward(Call, BackwardInputs) -> CallGradients. `register_forward<Stage>` and
 // `register_backward<Stage>` put it behind every operator of the family.
 #pragma once
 
@@ -151,8 +151,33 @@ template <class Stage>
 struct EntryOf<Stage, Op::attention>
     : Entry<Stage, Op::attention, std::string_view, c10::SymInt, O, c10::SymInt, c10::SymInt, c10::SymInt> {};
 
+// The names of families, each of an overload a score.
+constexpr const char* forward_name(Op op) {
+  return op == Op::smmf ? "smmf_fwd" : op == Op::pmf ? "pmf_fwd" : op == Op::tile ? "tile_fwd" : "attention";
+}
+constexpr const char* backward_name(Op op) {
+  return op == Op::smmf ? "smmf_bwd" : op == Op::pmf ? "pmf_bwd" : op == Op::tile ? "tile_bwd" : "attention_bwd";
+}
+
+// Calls visit.operator()<op>().
+template <class Visit>
+auto with_op(Op op, const Visit& visit) {
+  switch (op) {
+    case Op::smmf:
+      return visit.template operator()<Op::smmf>();
+    case Op::pmf:
+      return visit.template operator()<Op::pmf>();
+    case Op::tile:
+      return visit.template operator()<Op::tile>();
+    default:
+      return visit.template operator()<Op::attention>();
+  }
+}
+constexpr Op kOps[] = {Op::smmf, Op::pmf, Op::tile, Op::attention};
+
 template <class Stage, Op op>
-void register_forward_as(torch::Library& m, const std::string& name) {
+void register_forward_of(torch::Library& m) {
+  const std::string name = forward_name(op);
   m.impl((name + ".dot").c_str(), &EntryOf<Stage, op>::dot_fwd);
   m.impl((name + ".cosine").c_str(), &EntryOf<Stage, op>::cosine_fwd);
   m.impl((name + ".additive").c_str(), &EntryOf<Stage, op>::additive_fwd);
@@ -160,7 +185,8 @@ void register_forward_as(torch::Library& m, const std::string& name) {
 }
 
 template <class Stage, Op op>
-void register_backward_as(torch::Library& m, const std::string& name) {
+void register_backward_of(torch::Library& m) {
+  const std::string name = backward_name(op);
   m.impl((name + ".dot").c_str(), &EntryOf<Stage, op>::dot_bwd);
   m.impl((name + ".cosine").c_str(), &EntryOf<Stage, op>::cosine_bwd);
   m.impl((name + ".additive").c_str(), &EntryOf<Stage, op>::additive_bwd);
@@ -169,18 +195,12 @@ void register_backward_as(torch::Library& m, const std::string& name) {
 
 template <class Stage>
 void register_forward(torch::Library& m) {
-  register_forward_as<Stage, Op::smmf>(m, "smmf_fwd");
-  register_forward_as<Stage, Op::pmf>(m, "pmf_fwd");
-  register_forward_as<Stage, Op::tile>(m, "tile_fwd");
-  register_forward_as<Stage, Op::attention>(m, "attention");
+  for (const Op op : kOps) with_op(op, [&m]<Op known>() { register_forward_of<Stage, known>(m); });
 }
 
 template <class Stage>
 void register_backward(torch::Library& m) {
-  register_backward_as<Stage, Op::smmf>(m, "smmf_bwd");
-  register_backward_as<Stage, Op::pmf>(m, "pmf_bwd");
-  register_backward_as<Stage, Op::tile>(m, "tile_bwd");
-  register_backward_as<Stage, Op::attention>(m, "attention_bwd");
+  for (const Op op : kOps) with_op(op, [&m]<Op known>() { register_backward_of<Stage, known>(m); });
 }
 
 // Call back to the dispatcher (redispatch.cpp).

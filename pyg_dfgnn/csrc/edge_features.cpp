@@ -145,6 +145,7 @@ struct EdgeSddmm : torch::autograd::Function<EdgeSddmm> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto &rowptr = saved[0], &eid = saved[1], &a = saved[2], &features = saved[3];
     variable_list result(4);
@@ -162,6 +163,7 @@ struct EdgeSpmm : torch::autograd::Function<EdgeSpmm> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto &rowptr = saved[0], &eid = saved[1], &weight = saved[2], &features = saved[3];
     variable_list result(4);
@@ -180,6 +182,7 @@ struct EdgeSpmmT : torch::autograd::Function<EdgeSpmmT> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto &rowptr = saved[0], &eid = saved[1], &weight = saved[2], &a = saved[3];
     variable_list result(5);
@@ -203,32 +206,32 @@ at::Tensor edge_spmm_t_autograd(T rowptr, T eid, T weight, T a, c10::SymInt rows
 }
 
 // As of sddmm and spmm: features are cast to the autocast dtype, weights keep their precision.
-template <c10::DispatchKey key, c10::DeviceType device>
-struct Autocast {
-  static at::Tensor edge_sddmm(T rowptr, T eid, T a, T features) {
-    c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_sddmm(rowptr, eid, autocast_features<device>(a), autocast_features<device>(features));
-  }
+at::Tensor edge_sddmm_autocast(T rowptr, T eid, T a, T features) {
+  const NoAutocast guard;
+  return dispatch_sddmm(rowptr, eid, autocast_features(a), autocast_features(features));
+}
 
-  static at::Tensor edge_spmm(T rowptr, T eid, T weight, T features) {
-    c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_spmm(rowptr, eid, to_full_precision(weight), autocast_features<device>(features));
-  }
+at::Tensor edge_spmm_autocast(T rowptr, T eid, T weight, T features) {
+  const NoAutocast guard;
+  return dispatch_spmm(rowptr, eid, to_full_precision(weight), autocast_features(features));
+}
 
-  static at::Tensor edge_spmm_t(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
-    c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_spmm_t(rowptr, eid, to_full_precision(weight), autocast_features<device>(a), std::move(rows));
-  }
-};
+at::Tensor edge_spmm_t_autocast(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
+  const NoAutocast guard;
+  return dispatch_spmm_t(rowptr, eid, to_full_precision(weight), autocast_features(a), std::move(rows));
+}
 
 // edge_spmm in the precision of the features, in autocast too.
 at::Tensor edge_sums(T rowptr, T eid, T weight, T features) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const NoAutocast guard;
   return dispatch_spmm(rowptr, eid, weight, features);
 }
 
-using AutocastCpu = Autocast<c10::DispatchKey::AutocastCPU, c10::DeviceType::CPU>;
-using AutocastCuda = Autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::CUDA>;
+void register_autocast(torch::Library& m) {
+  m.impl("edge_sddmm", edge_sddmm_autocast);
+  m.impl("edge_spmm", edge_spmm_autocast);
+  m.impl("edge_spmm_t", edge_spmm_t_autocast);
+}
 
 }  // namespace
 
@@ -265,16 +268,8 @@ TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("edge_spmm_t", edge_spmm_t_autograd);
 }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
-  m.impl("edge_sddmm", AutocastCpu::edge_sddmm);
-  m.impl("edge_spmm", AutocastCpu::edge_spmm);
-  m.impl("edge_spmm_t", AutocastCpu::edge_spmm_t);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { register_autocast(m); }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
-  m.impl("edge_sddmm", AutocastCuda::edge_sddmm);
-  m.impl("edge_spmm", AutocastCuda::edge_spmm);
-  m.impl("edge_spmm_t", AutocastCuda::edge_spmm_t);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) { register_autocast(m); }
 
 }  // namespace dfgnn

@@ -18,6 +18,28 @@ void check_size(int64_t size, const char* name) {
   TORCH_CHECK(size >= 0 && size < kMost, name, ": expected a number of nodes >= 0 and below 2^48, got ", size);
 }
 
+// Nodes of tiles are int32, and so are sizes of both together.
+void check_nodes_of_tiles(int64_t nodes, const char* name) {
+  TORCH_CHECK(nodes < std::numeric_limits<int32_t>::max(), name,
+              ": expected fewer than 2^31 - 1 nodes with tiles, got ", nodes);
+}
+
+// Those of find_tiles, and behind them what else a caller of `may_have` takes; `what` says that in words.
+template <class MayHave>
+void check_tiles(const at::Tensor& tiles, int64_t nodes, const char* what, const MayHave& may_have) {
+  const auto parts = cuda::tile::parts_of(tiles.numel(), nodes);
+  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && may_have(parts), "tiles: expected the ",
+              cuda::tile::boundaries_of(nodes), " int32 entries of find_tiles for ", nodes, " nodes", what, ", got ",
+              tiles.numel(), " of ", tiles.scalar_type());
+}
+
+// By source, of as many nodes as there are destinations.
+void check_colptr(const at::Tensor& colptr, const at::Tensor& rowptr) {
+  check_index(colptr, "colptr", rowptr, rowptr.device());
+  TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
+              "), got ", colptr.numel());
+}
+
 // Returns the type of the results' indices.
 at::ScalarType check_coo(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
                          bool self_loops) {
@@ -45,13 +67,12 @@ Csr coo_to_csr(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, in
 // -1. Rows ascend by source whatever the order of the list, but for self-loops that were put in:
 // method tile, and caches, are made for that. On CUDA, the more of it is a copy the more the list is sorted.
 template <auto kernel>
-Compressed compress(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
-                    bool with_tiles) {
+BothForms compress(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
+                   bool with_tiles) {
   const auto index_type = check_coo(src, dst, num_src, num_dst, self_loops);
   TORCH_CHECK(!with_tiles || num_src == num_dst, "with_tiles: expected False where num_src (", num_src,
               ") is not num_dst (", num_dst, "), got True");
-  TORCH_CHECK(!with_tiles || num_dst < std::numeric_limits<int32_t>::max(),
-              "num_dst: expected fewer than 2^31 nodes with tiles, got ", num_dst);
+  if (with_tiles) check_nodes_of_tiles(num_dst, "num_dst");
   return kernel(src.contiguous(), dst.contiguous(), num_src, num_dst, self_loops, with_tiles, index_type);
 }
 
@@ -78,8 +99,7 @@ Csc csr_to_csc(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src)
 template <auto kernel>
 Tiles find_tiles(const at::Tensor& rowptr, const at::Tensor& col) {
   check_csr(rowptr, col, rowptr.device());
-  TORCH_CHECK(rowptr.numel() - 1 < std::numeric_limits<int32_t>::max(), "rowptr: expected fewer than 2^31 nodes, got ",
-              rowptr.numel() - 1);
+  check_nodes_of_tiles(rowptr.numel() - 1, "rowptr");
   return kernel(rowptr.contiguous(), col.contiguous());
 }
 
@@ -91,15 +111,11 @@ at::Tensor with_masks(const at::Tensor& tiles, const at::Tensor& rowptr, const a
                       const at::Tensor& colptr, const at::Tensor& row) {
   check_csr(rowptr, col, rowptr.device());
   check_index(tiles, "tiles", tiles, rowptr.device());
-  check_index(colptr, "colptr", rowptr, rowptr.device());
+  check_colptr(colptr, rowptr);
   check_index(row, "row", rowptr, rowptr.device());
-  const int64_t nodes = rowptr.numel() - 1;
-  const auto parts = cuda::tile::parts_of(tiles.numel(), nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.masks && !parts.orders,
-              "tiles: expected the ", cuda::tile::boundaries_of(nodes), " int32 entries of find_tiles for ", nodes,
-              " nodes, perhaps with their list behind, got ", tiles.numel(), " of ", tiles.scalar_type());
-  TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
-              "), got ", colptr.numel());
+  check_nodes_of_tiles(rowptr.numel() - 1, "rowptr");
+  check_tiles(tiles, rowptr.numel() - 1, ", perhaps with their list behind",
+              [](const auto& parts) { return !parts.masks && !parts.orders; });
   TORCH_CHECK(row.numel() == col.numel(), "row: expected as many entries as col (", col.numel(), "), got ",
               row.numel());
   return kernel(tiles.contiguous(), rowptr.contiguous(), col.contiguous(), colptr.contiguous(), row.contiguous());
@@ -111,10 +127,9 @@ template <auto kernel>
 at::Tensor with_list(const at::Tensor& tiles, int64_t num_nodes) {
   check_index(tiles, "tiles");
   check_size(num_nodes, "num_nodes");
-  const auto parts = cuda::tile::parts_of(tiles.numel(), num_nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && parts.is_valid && !parts.list && !parts.orders, "tiles: expected the ",
-              cuda::tile::boundaries_of(num_nodes), " int32 entries of find_tiles for ", num_nodes,
-              " nodes, perhaps with masks behind, got ", tiles.numel(), " of ", tiles.scalar_type());
+  check_nodes_of_tiles(num_nodes, "num_nodes");
+  check_tiles(tiles, num_nodes, ", perhaps with masks behind",
+              [](const auto& parts) { return !parts.list && !parts.orders; });
   const int64_t begin = tiles.numel(), size = cuda::tile::size_of_list(num_nodes);
   const auto result = at::empty({begin + size}, tiles.options());
   result.narrow(0, 0, begin).copy_(tiles);
@@ -129,12 +144,9 @@ at::Tensor with_orders(const at::Tensor& tiles, const at::Tensor& rowptr, const 
                        const at::Tensor& colptr) {
   check_csr(rowptr, col, rowptr.device());
   check_index(tiles, "tiles", tiles, rowptr.device());
-  check_index(colptr, "colptr", rowptr, rowptr.device());
-  const int64_t nodes = rowptr.numel() - 1, begin = cuda::tile::boundaries_of(nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && tiles.numel() == begin, "tiles: expected the ", begin,
-              " int32 entries of find_tiles for ", nodes, " nodes, got ", tiles.numel(), " of ", tiles.scalar_type());
-  TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
-              "), got ", colptr.numel());
+  check_colptr(colptr, rowptr);
+  const int64_t nodes = rowptr.numel() - 1;
+  check_tiles(tiles, nodes, "", [](const auto& parts) { return !parts.masks && !parts.list && !parts.orders; });
   constexpr int64_t kMostNodes = int64_t{1} << 30;
   TORCH_CHECK(nodes < kMostNodes, "rowptr: expected fewer than ", kMostNodes, " nodes, got ", nodes);
   TORCH_CHECK(col.numel() <= std::numeric_limits<int32_t>::max(), "col: expected fewer than 2^31 entries, got ",
@@ -148,13 +160,10 @@ template <auto kernel>
 at::Tensor tile_sizes(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr) {
   check_index(tiles, "tiles", tiles, rowptr.device());
   check_index(rowptr, "rowptr");
-  check_index(colptr, "colptr", rowptr, rowptr.device());
   TORCH_CHECK(rowptr.numel() > 0, "rowptr: expected N + 1 entries, got none");
-  const int64_t nodes = rowptr.numel() - 1, boundaries = cuda::tile::boundaries_of(nodes);
-  TORCH_CHECK(tiles.scalar_type() == at::kInt && tiles.numel() >= boundaries, "tiles: expected the ", boundaries,
-              " int32 entries of find_tiles for ", nodes, " nodes, got ", tiles.numel(), " of ", tiles.scalar_type());
-  TORCH_CHECK(colptr.numel() == rowptr.numel(), "colptr: expected as many entries as rowptr (", rowptr.numel(),
-              "), got ", colptr.numel());
+  check_colptr(colptr, rowptr);
+  check_nodes_of_tiles(rowptr.numel() - 1, "rowptr");
+  check_tiles(tiles, rowptr.numel() - 1, ", whatever is behind", [](const auto&) { return true; });
   const auto sizes = at::empty({2}, tiles.options().dtype(at::kLong));
   kernel(tiles.contiguous(), rowptr.contiguous(), colptr.contiguous(), sizes);
   return sizes;
@@ -164,8 +173,8 @@ at::Tensor tile_sizes(const at::Tensor& tiles, const at::Tensor& rowptr, const a
 // concatenates: `degrees`, the edges that a node is the destination and the source of; `local_perm`, what perm of each
 // graph alone is; both int32, or int16 that is read without sign; and `ptr`, the first node of each graph, then N.
 template <auto kernel>
-Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr,
-                       bool self_loops) {
+BatchForms side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr,
+                        bool self_loops) {
   TORCH_CHECK(degrees.dim() == 2 && degrees.size(1) == 2, "degrees: expected shape [N, 2], got ", degrees.sizes());
   const auto type = degrees.scalar_type();
   TORCH_CHECK(type == at::kShort || type == at::kInt, "degrees: expected an int16 or int32 tensor, got ", type);
@@ -180,20 +189,20 @@ Structure side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm, 
   constexpr int64_t kMostGraphs = int64_t{1} << 30;
   TORCH_CHECK(ptr.numel() <= kMostGraphs, "ptr: expected no more than ", kMostGraphs, " entries, got ", ptr.numel());
   TORCH_CHECK(nodes > 0 || edges == 0, "local_perm: expected no entries where there are no nodes, got ", edges);
-  TORCH_CHECK(nodes < std::numeric_limits<int32_t>::max(), "degrees: expected fewer than 2^31 nodes, got ", nodes);
+  check_nodes_of_tiles(nodes, "degrees");
   check_device(local_perm, "local_perm", degrees.device());
   check_device(ptr, "ptr", degrees.device());
   const bool fits = nodes + edges < std::numeric_limits<int32_t>::max();
   const auto options = degrees.options().dtype(fits ? at::kInt : at::kLong);
   const int64_t capacity = edges + (self_loops ? nodes : 0);
   const auto make = [&](int64_t size) { return at::empty({size}, options); };
-  const Structure structure{make(nodes + 1),
-                            make(capacity),
-                            make(capacity),
-                            make(nodes + 1),
-                            make(capacity),
-                            make(capacity),
-                            at::empty({cuda::tile::boundaries_of(nodes)}, options.dtype(at::kInt))};
+  const BatchForms structure{make(nodes + 1),
+                             make(capacity),
+                             make(capacity),
+                             make(nodes + 1),
+                             make(capacity),
+                             make(capacity),
+                             at::empty({cuda::tile::boundaries_of(nodes)}, options.dtype(at::kInt))};
   kernel(degrees.contiguous(), local_perm.contiguous(), ptr.contiguous(), self_loops, structure);
   return structure;
 }

@@ -62,22 +62,28 @@ at::Tensor gradient_of_bias(T grad, at::ScalarType type) {
   return (by_torch ? feature_sums_of(grad) : feature_sums(grad)).to(type);
 }
 
-void check_layers(at::TensorList weights, Biases biases) {
+void check_layers(T x, at::TensorList weights, Biases biases) {
   TORCH_CHECK(biases.size() == weights.size(), "biases: expected as many as weights (", weights.size(), "), got ",
               biases.size());
   for (size_t i = 0; i < weights.size(); ++i) {
-    check_dimensions(weights[i], "weights", 2);
+    const auto& weight = weights[i];
+    TORCH_CHECK(weight.dim() == 2 && weight.sym_size(1) == x.sym_size(1), "weights: expected shape [results, ",
+                x.sym_size(1), "] for the features of x, got ", weight.sym_sizes());
+    TORCH_CHECK(weight.scalar_type() == x.scalar_type(), "weights: expected the dtype of x (", x.scalar_type(),
+                "), got ", weight.scalar_type());
+    check_device(weight, "weights", x.device());
     const OptTensor bias = biases[i];
     if (!bias) continue;
-    TORCH_CHECK(bias->dim() == 1 && bias->sym_size(0) == weights[i].sym_size(0), "biases: expected shape [",
-                weights[i].sym_size(0), "] of a weight's results, got ", bias->sym_sizes());
+    check_device(*bias, "biases", x.device());
+    TORCH_CHECK(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), "biases: expected shape [",
+                weight.sym_size(0), "] of a weight's results, got ", bias->sym_sizes());
     TORCH_CHECK(bias->is_floating_point(), "biases: expected floating point, got ", bias->scalar_type());
   }
 }
 
 std::vector<at::Tensor> linears(T x, at::TensorList weights, Biases biases) {
   check_matrix(x);
-  check_layers(weights, biases);
+  check_layers(x, weights, biases);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < weights.size(); ++i) {
     const OptTensor bias = biases[i];
@@ -110,8 +116,7 @@ struct Linears : torch::autograd::Function<Linears> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    // Results say the precision, whatever the mode of who calls.
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto types = ctx->saved_data["types"].toIntVector();
     const auto& x = saved.back();
@@ -152,12 +157,11 @@ std::vector<at::Tensor> linears_autograd(T x, at::TensorList weights, Biases bia
 }
 
 // Biases keep their type, and so have gradients that are sums of it.
-template <c10::DispatchKey key, c10::DeviceType device>
 std::vector<at::Tensor> linears_autocast(T x, at::TensorList weights, Biases biases) {
-  c10::impl::ExcludeDispatchKeyGuard guard(key);
+  const NoAutocast guard;
   std::vector<at::Tensor> cast;
-  for (const auto& weight : weights) cast.push_back(autocast_features<device>(weight));
-  return dispatch(autocast_features<device>(x), cast, biases);
+  for (const auto& weight : weights) cast.push_back(autocast_features(weight));
+  return dispatch(autocast_features(x), cast, biases);
 }
 
 void check_sum(T x, T y, at::ScalarType dtype) {
@@ -240,12 +244,8 @@ TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("feature_sums", torch::autograd::autogradNotImplementedFallback());
 }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
-  m.impl("linears", linears_autocast<c10::DispatchKey::AutocastCPU, c10::DeviceType::CPU>);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { m.impl("linears", linears_autocast); }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
-  m.impl("linears", linears_autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::CUDA>);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) { m.impl("linears", linears_autocast); }
 
 }  // namespace dfgnn

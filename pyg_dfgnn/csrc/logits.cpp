@@ -4,7 +4,7 @@
 // backward pass. On the CPU, and of heads that have no kernels, it is some edges at a time: only chunks of
 // [E, heads, channels] exist.
 //
-// Entries of col behind rowptr[-1] get 0, edges of a node or of features that are out of range NaN, and their gradient
+// Entries of col that no row has get 0, edges of a node or of features that are out of range NaN, and their gradient
 // goes nowhere.
 #include "logits.h"
 
@@ -18,6 +18,7 @@
 #include <cmath>
 
 #include "attention.h"
+#include "autocast.h"
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
@@ -61,7 +62,7 @@ Chunk make_chunk(const V2Operands& o, int64_t begin, int64_t size) {
   Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}, {}};
   const auto positions = at::arange(begin, begin + size, o.graph.rowptr.options());
   const auto row = at::searchsorted(o.graph.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
-  const auto is_edge = row.lt(o.x_dst.size(0));
+  const auto is_edge = row.ge(0).logical_and(row.lt(o.x_dst.size(0)));
   // What is no edge takes rows in turn, as a sum of very many is slow.
   at::Tensor is_known = is_edge;
   const auto turns = positions.to(at::kLong);
@@ -104,7 +105,7 @@ void check(const V2Operands& o) {
   const auto heads = o.x_src.size(1), channels = o.x_src.size(2);
   TORCH_CHECK(o.x_dst.sizes().slice(1) == o.x_src.sizes().slice(1), "x_dst: expected the heads and head size of x_src ",
               o.x_src.sizes(), ", got shape ", o.x_dst.sizes());
-  logit_term(o.att, "att", o.x_src, {heads, channels}, "[heads, head size]");
+  check_logit_term(o.att, "att", o.x_src, {heads, channels}, "[heads, head size]");
   check_index(o.graph.rowptr, "rowptr", o.graph.rowptr, o.x_src.device());
   check_index(o.graph.col, "col", o.graph.rowptr, o.x_src.device());
   check_csc(o.graph, o.x_src.size(0), o.x_src.device());
@@ -130,7 +131,7 @@ void check(const V2Operands& o) {
 
 at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
                    O colptr, O row, O perm) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const NoAutocast guard;
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
 #ifdef DFGNN_WITH_CUDA
@@ -147,7 +148,7 @@ at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weigh
 
 V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
                            double negative_slope, O colptr, O row, O perm) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const NoAutocast guard;
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
   check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
@@ -155,9 +156,8 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
   check_device(grad, "grad", x_src.device());
   const auto type = accumulate_type(x_src.scalar_type());
   const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
-  const bool has_edges = o.num_edges() > 0 && x_dst.size(0) > 0;
 #ifdef DFGNN_WITH_CUDA
-  if (has_edges && v2_takes_cuda(o)) {
+  if (o.num_edges() > 0 && x_dst.size(0) > 0 && v2_takes_cuda(o)) {
     V2Operands both = o;
     both.graph = with_csc(o.graph, x_src.size(0));
     const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both);
@@ -248,6 +248,7 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto* of_call = saved.data() + kStructure;
     V2Operands o{saved_structure(saved),

@@ -65,7 +65,8 @@ Scores node_scores(T x, T att, O other) {
 template <auto backend>
 GradientTensors node_scores_bwd(T grad, O grad_other, T x, T att, O other) {
   check_value(x, "x");
-  TORCH_CHECK(grad_other.has_value() == other.has_value(), "grad_other: expected it with other, and without none");
+  TORCH_CHECK(grad_other.has_value() == other.has_value(),
+              "grad_other: expected one exactly where other is given, got ", grad_other.has_value() ? "one" : "none");
   const auto vector = vector_of_heads(att, "att", x), d = gradient_of_scores(grad, "grad", x);
   auto second = at::Tensor(), d_second = at::Tensor();
   if (other) {
@@ -128,9 +129,8 @@ Scores node_scores_autograd(T x, T att, O other) {
 }
 
 // Features are what a linear layer made of them; vectors of half precision may be of another one.
-template <c10::DispatchKey key>
 Scores node_scores_autocast(T x, T att, O other) {
-  c10::impl::ExcludeDispatchKeyGuard guard(key);
+  const NoAutocast guard;
   return dispatch(x, to_full_precision(att), other ? OptTensor(to_full_precision(*other)) : std::nullopt);
 }
 
@@ -172,12 +172,8 @@ TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("node_scores_bwd", torch::autograd::autogradNotImplementedFallback());
 }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
-  m.impl("node_scores", node_scores_autocast<c10::DispatchKey::AutocastCPU>);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { m.impl("node_scores", node_scores_autocast); }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
-  m.impl("node_scores", node_scores_autocast<c10::DispatchKey::AutocastCUDA>);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) { m.impl("node_scores", node_scores_autocast); }
 
 }  // namespace dfgnn

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <optional>
 #include <tuple>
 
 namespace dfgnn {

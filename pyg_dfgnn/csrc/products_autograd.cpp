@@ -26,6 +26,7 @@ struct SddmmFunction : torch::autograd::Function<SddmmFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto &a = saved[kStructure], &b = saved[kStructure + 1], &ds = grads[0];
     const auto graph = saved_structure(saved);
@@ -48,6 +49,7 @@ struct SpmmFunction : torch::autograd::Function<SpmmFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto &weight = saved[kStructure], &x = saved[kStructure + 1], &dy = grads[0];
     const auto graph = saved_structure(saved);
@@ -74,22 +76,21 @@ at::Tensor spmm_autograd(T rowptr, T col, T weight, T x, O colptr, O row, O perm
 }
 
 // Features are cast to the autocast dtype; weights, which are few, keep their precision.
-template <c10::DispatchKey key, c10::DeviceType device>
-struct Autocast {
-  static at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
-    c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_sddmm({rowptr, col, colptr, row, perm}, autocast_features<device>(a), autocast_features<device>(b));
-  }
+at::Tensor sddmm_autocast(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
+  const NoAutocast guard;
+  return dispatch_sddmm({rowptr, col, colptr, row, perm}, autocast_features(a), autocast_features(b));
+}
 
-  static at::Tensor spmm(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
-    c10::impl::ExcludeDispatchKeyGuard guard(key);
-    return dispatch_spmm({rowptr, col, colptr, row, perm}, to_full_precision(weight), autocast_features<device>(x),
-                         transpose, sum_heads);
-  }
-};
+at::Tensor spmm_autocast(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
+  const NoAutocast guard;
+  return dispatch_spmm({rowptr, col, colptr, row, perm}, to_full_precision(weight), autocast_features(x), transpose,
+                       sum_heads);
+}
 
-using AutocastCpu = Autocast<c10::DispatchKey::AutocastCPU, c10::DeviceType::CPU>;
-using AutocastCuda = Autocast<c10::DispatchKey::AutocastCUDA, c10::DeviceType::CUDA>;
+void register_autocast(torch::Library& m) {
+  m.impl("sddmm", sddmm_autocast);
+  m.impl("spmm", spmm_autocast);
+}
 
 }  // namespace
 
@@ -98,14 +99,8 @@ TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("spmm", spmm_autograd);
 }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) {
-  m.impl("sddmm", AutocastCpu::sddmm);
-  m.impl("spmm", AutocastCpu::spmm);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { register_autocast(m); }
 
-TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) {
-  m.impl("sddmm", AutocastCuda::sddmm);
-  m.impl("spmm", AutocastCuda::spmm);
-}
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) { register_autocast(m); }
 
 }  // namespace dfgnn

@@ -12,17 +12,6 @@ struct Declared {
   static CallGradients backward(Call call, BackwardInputs inputs);
 };
 
-template <Op op>
-constexpr const char* kForwardName = op == Op::smmf   ? "dfgnn::smmf_fwd"
-                                     : op == Op::pmf  ? "dfgnn::pmf_fwd"
-                                     : op == Op::tile ? "dfgnn::tile_fwd"
-                                                      : "dfgnn::attention";
-template <Op op>
-constexpr const char* kBackwardName = op == Op::smmf   ? "dfgnn::smmf_bwd"
-                                      : op == Op::pmf  ? "dfgnn::pmf_bwd"
-                                      : op == Op::tile ? "dfgnn::tile_bwd"
-                                                       : "dfgnn::attention_bwd";
-
 template <Op op, class Handle, class... Args>
 auto call_with_route(const Call& call, const Handle& handle, const Args&... args) {
   if constexpr (op == Op::attention) {
@@ -38,10 +27,11 @@ auto call_with_route(const Call& call, const Handle& handle, const Args&... args
 template <Op op>
 ForwardResult forward(const Call& c) {
   using E = EntryOf<Declared, op>;
-  static const auto dot = find_operator<decltype(E::dot_fwd)>(kForwardName<op>, "dot");
-  static const auto cosine = find_operator<decltype(E::cosine_fwd)>(kForwardName<op>, "cosine");
-  static const auto additive = find_operator<decltype(E::additive_fwd)>(kForwardName<op>, "additive");
-  static const auto additive_v2 = find_operator<decltype(E::additive_v2_fwd)>(kForwardName<op>, "additive_v2");
+  static const auto name = std::string("dfgnn::") + forward_name(op);
+  static const auto dot = find_operator<decltype(E::dot_fwd)>(name.c_str(), "dot");
+  static const auto cosine = find_operator<decltype(E::cosine_fwd)>(name.c_str(), "cosine");
+  static const auto additive = find_operator<decltype(E::additive_fwd)>(name.c_str(), "additive");
+  static const auto additive_v2 = find_operator<decltype(E::additive_v2_fwd)>(name.c_str(), "additive_v2");
   switch (c.score) {
     case Score::dot:
       return call_with_route<op>(c, dot, c.rowptr, c.col, c.a, c.b, c.c, c.scale, c.bias, c.dropout_p, c.seed, c.colptr,
@@ -61,10 +51,11 @@ ForwardResult forward(const Call& c) {
 template <Op op>
 CallGradients backward(const Call& c, const BackwardInputs& in) {
   using E = EntryOf<Declared, op>;
-  static const auto dot = find_operator<decltype(E::dot_bwd)>(kBackwardName<op>, "dot");
-  static const auto cosine = find_operator<decltype(E::cosine_bwd)>(kBackwardName<op>, "cosine");
-  static const auto additive = find_operator<decltype(E::additive_bwd)>(kBackwardName<op>, "additive");
-  static const auto additive_v2 = find_operator<decltype(E::additive_v2_bwd)>(kBackwardName<op>, "additive_v2");
+  static const auto name = std::string("dfgnn::") + backward_name(op);
+  static const auto dot = find_operator<decltype(E::dot_bwd)>(name.c_str(), "dot");
+  static const auto cosine = find_operator<decltype(E::cosine_bwd)>(name.c_str(), "cosine");
+  static const auto additive = find_operator<decltype(E::additive_bwd)>(name.c_str(), "additive");
+  static const auto additive_v2 = find_operator<decltype(E::additive_v2_bwd)>(name.c_str(), "additive_v2");
   const auto with_head = [&c, &in](const auto& handle, const auto&... rest) {
     return call_with_route<op>(c, handle, in.grad_out, in.grad_lse, in.out, in.lse, c.rowptr, c.col, *c.colptr, *c.row,
                                *c.perm, c.a, c.b, c.c, rest...);
@@ -89,29 +80,11 @@ CallGradients backward(const Call& c, const BackwardInputs& in) {
 }  // namespace
 
 ForwardResult dispatch_forward(const Call& call) {
-  switch (call.op) {
-    case Op::smmf:
-      return forward<Op::smmf>(call);
-    case Op::pmf:
-      return forward<Op::pmf>(call);
-    case Op::tile:
-      return forward<Op::tile>(call);
-    default:
-      return forward<Op::attention>(call);
-  }
+  return with_op(call.op, [&]<Op op>() { return forward<op>(call); });
 }
 
 CallGradients dispatch_backward(const Call& call, const BackwardInputs& inputs) {
-  switch (call.op) {
-    case Op::smmf:
-      return backward<Op::smmf>(call, inputs);
-    case Op::pmf:
-      return backward<Op::pmf>(call, inputs);
-    case Op::tile:
-      return backward<Op::tile>(call, inputs);
-    default:
-      return backward<Op::attention>(call, inputs);
-  }
+  return with_op(call.op, [&]<Op op>() { return backward<op>(call, inputs); });
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T col, c10::SymInt num_src) {

@@ -4,6 +4,8 @@ import graphs
 import pytest
 import torch
 from calls import PATHS, SCORES, gradients, make_operands, run
+from graphs import Csr
+from torch import Tensor
 
 CAST = {
     "dot": {"q", "k", "v"},
@@ -32,3 +34,49 @@ def test_autocast(score, path, dtype, device):
     wanted = gradients(expected, leaves, with_lse=True)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     assert all(t.dtype == torch.float32 for t in found.values())
+
+
+def numbers(like: Tensor, *shape: int) -> Tensor:
+    rng = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=rng).to(like.device).requires_grad_()
+
+
+def operator_and_operands(name: str, graph: Csr):
+    """A call of one of the operators beside attention, by names of its operands, and these."""
+    edges, col = graph.capacity, graph.col
+    x_dst, x_src = numbers(col, graph.num_dst, 2, 8), numbers(col, graph.num_src, 2, 8)
+    weight, features = numbers(col, edges, 2), numbers(col, edges, 8)
+    second = torch.arange(edges).to(col)  # col, or which features are an edge's
+    operands = {
+        "sddmm": {"a": x_dst, "b": x_src},
+        "spmm": {"weight": weight, "x": x_src},
+        "edge_sddmm": {"a": x_dst, "features": features},
+        "edge_spmm": {"weight": weight, "features": features},
+        "edge_spmm_t": {"weight": weight, "a": x_dst},
+        "additive_v2_logits": {"x_dst": x_dst, "x_src": x_src, "att": numbers(col, 2, 8)},
+    }[name]
+    rest = {"rows": edges} if name == "edge_spmm_t" else {}
+    index = second if name.startswith("edge_") else col
+
+    def call(**given: Tensor) -> Tensor:
+        return getattr(torch.ops.dfgnn, name)(graph.rowptr, index, **given, **rest)
+
+    return call, operands
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("forward", [torch.bfloat16, None], ids=str)
+@pytest.mark.parametrize(
+    "name",
+    ["sddmm", "spmm", "edge_sddmm", "edge_spmm", "edge_spmm_t", "additive_v2_logits"],
+)
+def test_backward_in_another_mode(name, forward, create_graph, device):
+    """That of the forward pass says what gradients are made of."""
+    call, operands = operator_and_operands(name, graphs.mixed(device))
+    with torch.autocast(device, torch.bfloat16, forward is not None):
+        total = call(**operands).float().square().sum()
+    leaves = list(operands.values())
+    expected = torch.autograd.grad(total, leaves, retain_graph=True, create_graph=create_graph)
+    with torch.autocast(device, torch.bfloat16, forward is None):
+        found = torch.autograd.grad(total, leaves, create_graph=create_graph)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

@@ -187,6 +187,14 @@ def test_features_without_numbers(device):
     assert [g.shape for g in gradients] == [x_dst.shape, features.shape, weight.shape]
 
 
+def test_entries_before_the_first_row(device):
+    """Are no edges, as those behind the last."""
+    x, att = torch.ones(1, 2, 4, device=device), torch.ones(2, 4, device=device)
+    rowptr, col = torch.tensor([1, 2], device=device), torch.zeros(3, device=device).long()
+    found = torch.ops.dfgnn.additive_v2_logits(rowptr, col, x_dst=x, x_src=x, att=att)
+    assert found.tolist() == [[0, 0], [8, 8], [0, 0]]
+
+
 def test_no_destinations_but_entries(device):
     """That are no edges then."""
     x = torch.ones(3, 2, 4, device=device, requires_grad=True)

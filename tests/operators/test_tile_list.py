@@ -119,3 +119,10 @@ def test_bad_number_of_nodes(device):
     tiles, _, _ = arguments_of(graphs.make("batch", device))
     with pytest.raises(RuntimeError, match=r"^num_nodes: expected .*got -1"):
         ops.with_list(tiles, -1)
+
+
+def test_more_nodes_than_tiles_count(device):
+    """In int32, of which the list is."""
+    tiles = torch.zeros(1, dtype=torch.int32, device=device).expand((1 << 25) + 1)
+    with pytest.raises(RuntimeError, match=r"^num_nodes: expected fewer than .*got 2147483648"):
+        ops.with_list(tiles, 1 << 31)

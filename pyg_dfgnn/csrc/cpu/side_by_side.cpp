@@ -14,7 +14,7 @@ template <class Index, class D>
 class Collate {
  public:
   Collate(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
-          const Structure& structure)
+          const BatchForms& structure)
       : degrees_(static_cast<const D*>(degrees.const_data_ptr())),
         local_perm_(static_cast<const D*>(local_perm.const_data_ptr())),
         ptr_(ptr.const_data_ptr<int64_t>()),
@@ -133,7 +133,7 @@ class Collate {
 
 template <class Index>
 void collate(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
-             const Structure& structure) {
+             const BatchForms& structure) {
   if (degrees.scalar_type() == at::kShort) {
     Collate<Index, uint16_t>(degrees, local_perm, ptr, self_loops, structure).run();
   } else {
@@ -144,7 +144,7 @@ void collate(const at::Tensor& degrees, const at::Tensor& local_perm, const at::
 }  // namespace
 
 void side_by_side_cpu(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
-                      const Structure& structure) {
+                      const BatchForms& structure) {
   const auto make = std::get<0>(structure).scalar_type() == at::kLong ? collate<int64_t> : collate<int32_t>;
   make(degrees, local_perm, ptr, self_loops, structure);
 }

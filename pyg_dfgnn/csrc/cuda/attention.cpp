@@ -178,13 +178,12 @@ Gradients backward_cuda(Attention given, const Saved& saved, Method method) {
     gradients.dst = empty_like(a.dst);
     gradients.src = empty_like(a.src);
   }
-  const auto result_of = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
-  const cuda::Gradients pointers{data_of(grad_out),          data_of(out),
-                                 data_of(saved.lse),         data_of(saved.grad_lse),
-                                 result_of(delta),           result_of(scale),
-                                 result_of(gradients.dst),   result_of(gradients.src),
-                                 result_of(gradients.value), result_of(gradients.a_edge),
-                                 result_of(gradients.bias),  result_of(gradients.by_beta)};
+  const cuda::Gradients pointers{data_of(grad_out),         data_of(out),
+                                 data_of(saved.lse),        data_of(saved.grad_lse),
+                                 writable(delta),           writable(scale),
+                                 writable(gradients.dst),   writable(gradients.src),
+                                 writable(gradients.value), writable(gradients.a_edge),
+                                 writable(gradients.bias),  writable(gradients.by_beta)};
   const auto stream = c10::cuda::getCurrentCUDAStream(a.value.device().index());
   const auto operands = operands_of(a);
   if (by_tile) {

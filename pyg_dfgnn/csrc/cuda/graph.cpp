@@ -8,11 +8,10 @@
 #include <algorithm>
 
 #include "../graph.h"
+#include "tensors.h"
 
 namespace dfgnn {
 namespace {
-
-cuda::Index read(const at::Tensor& t) { return {t.const_data_ptr(), t.scalar_type() == at::kLong}; }
 
 cuda::MutableIndex write(const at::Tensor& t) { return {t.mutable_data_ptr(), t.scalar_type() == at::kLong}; }
 
@@ -36,8 +35,8 @@ Csr coo_to_csr_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_sr
   auto rowptr = at::empty({num_dst + 1}, options), col = at::empty({capacity}, options);
   auto eid = at::empty({capacity}, options), stats = at::empty({2}, options.dtype(at::kLong));
   run(cuda::coo_to_csr,
-      {read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col), write(eid),
-       stats.mutable_data_ptr<int64_t>()},
+      {index_of(src), index_of(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col),
+       write(eid), stats.mutable_data_ptr<int64_t>()},
       options);
   return {rowptr, col, eid, stats};
 }
@@ -47,7 +46,8 @@ Csc csr_to_csc_cuda(const at::Tensor& rowptr, const at::Tensor& col, int64_t num
   auto colptr = at::empty({num_src + 1}, rowptr.options());
   auto row = at::empty_like(col), perm = at::empty_like(col);
   run(cuda::csr_to_csc,
-      {read(rowptr), read(col), rowptr.numel() - 1, num_src, col.numel(), write(colptr), write(row), write(perm)},
+      {index_of(rowptr), index_of(col), rowptr.numel() - 1, num_src, col.numel(), write(colptr), write(row),
+       write(perm)},
       rowptr.options());
   return {colptr, row, perm};
 }
@@ -63,17 +63,17 @@ std::tuple<Csr, Csc> both_forms(const at::Tensor& src, const at::Tensor& dst, in
   const auto& [colptr, row, perm] = csc;
   const int64_t capacity = col.numel();
   run(cuda::sort_rows,
-      {{read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col),
+      {{index_of(src), index_of(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col),
         write(eid), nullptr},
-       {read(rowptr), read(col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)}},
+       {index_of(rowptr), index_of(col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)}},
       rowptr.options());
   return {csr, csc};
 }
 
 }  // namespace
 
-Compressed compress_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst,
-                         bool self_loops, bool with_tiles, at::ScalarType index_type) {
+BothForms compress_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t num_src, int64_t num_dst, bool self_loops,
+                        bool with_tiles, at::ScalarType index_type) {
   const int64_t capacity = src.numel() + (self_loops ? std::min(num_src, num_dst) : 0);
   if (index_type == at::kLong || capacity >= cuda::kLongList) {
     return compress_by_parts<both_forms, find_tiles_cuda>(src, dst, num_src, num_dst, self_loops, with_tiles,
@@ -86,9 +86,9 @@ Compressed compress_cuda(const at::Tensor& src, const at::Tensor& dst, int64_t n
   auto tiles = make(with_tiles ? cuda::tile::boundaries_of(num_dst) : 0);
   auto stats = at::empty({3}, src.options().dtype(at::kLong));
   run(cuda::compress,
-      {{read(src), read(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col),
+      {{index_of(src), index_of(dst), src.numel(), num_src, num_dst, self_loops, capacity, write(rowptr), write(col),
         write(eid), stats.mutable_data_ptr<int64_t>()},
-       {read(rowptr), read(col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)},
+       {index_of(rowptr), index_of(col), num_dst, num_src, capacity, write(colptr), write(row), write(perm)},
        with_tiles ? tiles.mutable_data_ptr<int>() : nullptr,
        tiles.numel()},
       src.options());
@@ -101,7 +101,8 @@ Tiles find_tiles_cuda(const at::Tensor& rowptr, const at::Tensor& col) {
   auto tiles = at::empty({cuda::tile::boundaries_of(nodes)}, rowptr.options().dtype(at::kInt));
   auto blocks = at::empty({1}, rowptr.options().dtype(at::kLong));
   run(cuda::find_tiles,
-      {read(rowptr), read(col), nodes, col.numel(), tiles.mutable_data_ptr<int>(), blocks.mutable_data_ptr<int64_t>()},
+      {index_of(rowptr), index_of(col), nodes, col.numel(), tiles.mutable_data_ptr<int>(),
+       blocks.mutable_data_ptr<int64_t>()},
       rowptr.options());
   return {tiles, blocks};
 }
@@ -122,9 +123,8 @@ at::Tensor with_masks_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, co
   C10_CUDA_CHECK(cudaMemsetAsync(to + boundaries, 0, unused * sizeof(int), stream));
   C10_CUDA_CHECK(cudaMemcpyAsync(to + masked, from + boundaries, list * sizeof(int), cudaMemcpyDefault, stream));
   C10_CUDA_CHECK(cuda::order_windows(to, nodes, windows, stream));
-  const auto read_any = [](const at::Tensor& t) { return t.defined() ? read(t) : cuda::Index{}; };
   C10_CUDA_CHECK(cuda::make_masks(
-      {read(rowptr), read(col), read_any(colptr), read_any(row), nodes, col.numel(), windows, masks}, stream));
+      {index_of(rowptr), index_of(col), index_of(colptr), index_of(row), nodes, col.numel(), windows, masks}, stream));
   return result;
 }
 
@@ -136,7 +136,7 @@ at::Tensor with_orders_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, c
   auto* to = result.mutable_data_ptr<int>();
   C10_CUDA_CHECK(cudaMemcpyAsync(to, tiles.const_data_ptr<int>(), begin * sizeof(int), cudaMemcpyDefault,
                                  c10::cuda::getCurrentCUDAStream()));
-  run(cuda::order_rows, {read(rowptr), read(colptr), nodes, num_edges, to + begin}, rowptr.options());
+  run(cuda::order_rows, {index_of(rowptr), index_of(colptr), nodes, num_edges, to + begin}, rowptr.options());
   return result;
 }
 
@@ -149,13 +149,13 @@ void list_tiles_cuda(const at::Tensor& tiles, int64_t num_nodes, const at::Tenso
 void tile_sizes_cuda(const at::Tensor& tiles, const at::Tensor& rowptr, const at::Tensor& colptr,
                      const at::Tensor& sizes) {
   const c10::cuda::CUDAGuard guard(tiles.device());
-  C10_CUDA_CHECK(cuda::measure_tiles(
-      {tiles.const_data_ptr<int>(), read(rowptr), read(colptr), rowptr.numel() - 1, sizes.mutable_data_ptr<int64_t>()},
-      c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(cuda::measure_tiles({tiles.const_data_ptr<int>(), index_of(rowptr), index_of(colptr),
+                                      rowptr.numel() - 1, sizes.mutable_data_ptr<int64_t>()},
+                                     c10::cuda::getCurrentCUDAStream()));
 }
 
 void side_by_side_cuda(const at::Tensor& degrees, const at::Tensor& local_perm, const at::Tensor& ptr, bool self_loops,
-                       const Structure& structure) {
+                       const BatchForms& structure) {
   const c10::cuda::CUDAGuard guard(degrees.device());
   const auto& [rowptr, col, eid, colptr, row, perm, tiles] = structure;
   run(cuda::side_by_side,

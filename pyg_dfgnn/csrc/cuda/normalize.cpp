@@ -24,9 +24,8 @@ Norms reciprocal_norms_cuda(const at::Tensor& given, const at::Tensor& beta, dou
   Norms norms;
   if (needs_norm) norms.reciprocal = empty_scalars(x);
   if (beta.defined()) norms.scaled = empty_scalars(x);
-  const auto result_of = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
   const cuda::ReciprocalNorm task{data_of(beta), beta.defined() ? static_cast<int>(beta.numel()) : 1,
-                                  result_of(norms.reciprocal), result_of(norms.scaled)};
+                                  writable(norms.reciprocal), writable(norms.scaled)};
   C10_CUDA_CHECK(cuda::reciprocal_norm(rows_of(x, eps), task, c10::cuda::getCurrentCUDAStream()));
   return norms;
 }

@@ -28,6 +28,7 @@ inline cuda::Index index_of(const at::Tensor& t) {
 }
 
 inline const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+inline void* writable(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 
 // Kernels load features 16 bytes at a time; a view may begin anywhere.
 inline at::Tensor aligned(const at::Tensor& t) {
