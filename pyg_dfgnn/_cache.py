@@ -3,9 +3,9 @@
 The cache holds what was built from an object for as long as that object lives, and keeps no tensor
 of it alive; of what was built for many numbers of nodes, the latest. An entry is valid for one
 version of the object: a change in place, counted by torch in ``Tensor._version``, ends it. (What
-torch does not see, a change through ``.data``, shared NumPy memory or a collective of
-``torch.distributed``, is not seen here either.) An entry is whole before any other thread can see
-it; two threads that come first at the same time build the same twice.
+torch does not see, a change through ``.data``, its storage, memory that NumPy or DLPack share, or
+a collective of ``torch.distributed``, is not seen here either.) An entry is whole before any other
+thread can see it; two threads that come first at the same time build the same twice.
 """
 
 from collections.abc import Callable, Hashable

@@ -68,11 +68,20 @@ def cluster_graphs(train: int = 10000, val: int = 1000, test: int = 1000, seed: 
 
 
 def load(name: str, root: str) -> Data:
-    """One whole graph from PyG's loader, with ``train_mask``, ``val_mask``, ``test_mask`` [N].
+    """One whole graph from PyG's loader.
 
-    Files missing under ``root`` are fetched. Citation graphs have the public split, heterophilous
-    ones the first of their ten. Raises ValueError for a name that is not a whole graph's in
-    ``NAMES``, FileNotFoundError where the files are neither under ``root`` nor to be fetched.
+    Args:
+        name: That of a whole graph in ``NAMES``.
+        root: The folder of PyG's data sets. Files that are missing there are fetched.
+
+    Returns:
+        ``x`` ``[N, F]``, float32; ``edge_index`` ``[2, E]`` and the classes ``y`` ``[N]``, int64;
+        ``train_mask``, ``val_mask`` and ``test_mask`` ``[N]``, bool: of citation graphs the public
+        split, of heterophilous ones the first of their ten.
+
+    Raises:
+        ValueError: there is no such whole graph.
+        FileNotFoundError: the files are neither under ``root`` nor to be fetched.
     """
     if name not in PLANETOID + HETEROPHILOUS + LARGE:
         known = ", ".join(PLANETOID + HETEROPHILOUS + LARGE)

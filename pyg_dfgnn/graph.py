@@ -297,7 +297,8 @@ def convert_csr(
     stats = torch.stack([degrees.max(), ((col < 0) | (col >= num_src)).sum()])
     fits = max(col.numel(), num_src, num_dst) < 0x7FFFFFFF
     dtype = torch.int32 if fits else torch.int64
-    rowptr, col = rowptr.to(dtype), col.to(dtype)
+    # Copies: the matrix may change, and the graph is for good.
+    rowptr, col = rowptr.to(dtype, copy=True), col.to(dtype, copy=True)
     if csc is None:
         colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, num_src)
     else:

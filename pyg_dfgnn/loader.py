@@ -124,7 +124,7 @@ class DeviceDataset(torch.utils.data.Dataset):
             store[name], slices[name], increments[name] = attribute.of(chosen)
             if name in self.follow_batch:
                 part = chosen.part(attribute.layout)
-                store[f"{name}_batch"], store[f"{name}_ptr"] = part.graph, part.ptr
+                store[f"{name}_batch"], store[f"{name}_ptr"] = part.graph.clone(), part.ptr.clone()
         if self._num_nodes is not None:
             store._num_nodes = [self._num_nodes[i] for i in chosen.indices.tolist()]
             store.num_nodes = sum(store._num_nodes)

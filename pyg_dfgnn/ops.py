@@ -8,11 +8,13 @@ in one fused kernel that keeps nothing per edge and feature (DF-GNN: Dynamic Fus
 Attention Graph Neural Networks on GPUs, LoG 2024); they differ in the score ``s``. Destinations
 without edges get 0, and duplicate edges are separate terms. ``E``-sized arguments are in the order
 of ``graph.col``; bring ``t`` from that of ``edge_index`` with ``t[graph.eid]``. Wrong shapes,
-dtypes and devices raise a RuntimeError that names the argument.
+dtypes and devices raise a RuntimeError that names the argument; edges from a node that is out of
+range make their destination's row NaN. ``graph`` is the structure everywhere, see
+:func:`pyg_dfgnn.build_graph`.
 
-Arguments that all have:
-    graph: The structure, see :func:`pyg_dfgnn.build_graph`.
-    bias: ``[E, heads]``, added to the scores.
+Arguments of the functions ``*_attention``:
+    bias: ``[E, heads]``, added to the scores; of ``v``'s dtype or float32. (Not of
+        :func:`logits_attention`, whose scores may hold it.)
     dropout_p: The probability that an edge's α is zeroed; the others are scaled by ``1 / (1 −
         dropout_p)``.
     method: ``"smmf"``, ``"pmf"``, ``"tile"``, ``"resident"``, or ``"auto"``, which looks for super
@@ -266,7 +268,8 @@ def spmm(
         sum_heads: Sum over the heads, too: the result has one head.
 
     Returns:
-        ``[num_dst, heads, head_dim]``, of ``x``'s dtype.
+        ``[num_dst, heads, head_dim]``, of ``x``'s dtype; ``[num_src, heads, head_dim]`` with
+        ``transpose``, of one head with ``sum_heads``.
     """
     return torch.ops.dfgnn.spmm(
         graph.rowptr,
@@ -317,8 +320,8 @@ def additive_logits(a_dst: Tensor, a_src: Tensor, graph: Graph) -> Tensor:
     """Sums of the two ends of every edge: ``s[e, h] = a_dst[i, h] + a_src[j, h]``.
 
     Args:
-        a_dst: ``[num_dst, heads]``.
-        a_src: ``[num_src, heads]``.
+        a_dst: ``[num_dst, heads]``, floating point.
+        a_src: ``[num_src, heads]``, of the dtype of ``a_dst``.
 
     Returns:
         ``[E, heads]``, float32 (float64 for float64), also in autocast.
@@ -347,21 +350,30 @@ def additive_v2_logits(
 ) -> Tensor:
     """Scores of GATv2: ``s[e, h] = att[h] · leaky_relu(x_dst[i, h] + x_src[j, h] + (W f_e)[h])``.
 
+    (Brody et al., How Attentive are Graph Attention Networks?, 2022.)
+
     In memory proportional to the edges. On CUDA one kernel makes them where a head has up to 128
     channels (256 in half precision, 32 in float64), rounded up to a power of two, and all heads 512
     (128 in float64); else, and on the CPU, what has channels, too, is made for some edges at a
     time.
 
     Args:
-        x_dst: ``[num_dst, heads, head_dim]``.
+        x_dst: ``[num_dst, heads, head_dim]``, of the dtype of ``x_src``.
         x_src: ``[num_src, heads, head_dim]``.
-        att: ``[heads, head_dim]``.
-        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``, each of one edge.
-        weight: ``[heads * head_dim, F]``, with ``features``.
+        att: ``[heads, head_dim]``, of the dtype of ``x_src`` or float32.
+        negative_slope: That of ``leaky_relu``.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``, each of one edge, of the dtype
+            of ``x_src``.
+        weight: W, ``[heads * head_dim, F]``, where there are ``features``, of their dtype.
 
     Returns:
         ``[E, heads]``, float32 (float64 for float64).
+
+    Raises:
+        RuntimeError: as all; or of ``features`` without ``weight``, and the other way round.
     """
+    if (features is None) != (weight is None):
+        raise RuntimeError("features, weight: expected both of them or none, got one")
     _check_nodes("x_dst", x_dst, 3, graph.num_dst)
     _check_nodes("x_src", x_src, 3, graph.num_src)
     return torch.ops.dfgnn.additive_v2_logits(
@@ -436,7 +448,8 @@ def edge_softmax(logits: Tensor, graph: Graph, scale: float = 1.0) -> Tensor:
     """The softmax of ``scale · logits`` over the edges of each destination.
 
     Args:
-        logits: ``[E, heads]``.
+        logits: ``[E, heads]``, floating point.
+        scale: A factor of all of them; of large ones the difference to a product before it counts.
 
     Returns:
         ``[E, heads]``, float32 (float64 for float64); 0 for entries of ``graph.col`` that are no

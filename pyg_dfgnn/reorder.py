@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
+from torch_geometric.data.hypergraph_data import HyperGraphData
 from torch_geometric.transforms import BaseTransform
 from torch_geometric.typing import SparseTensor
 
@@ -23,6 +24,7 @@ from ._side_by_side import PERM
 
 METHODS = ("rcm", "degree", "community")
 RESTORE = "restore_index"
+_NUMBERS = (RESTORE, "face", "train_index", "val_index", "test_index")
 _INTEGERS = (torch.int32, torch.int64)
 
 
@@ -67,8 +69,9 @@ def node_order(edge_index: Tensor, num_nodes: int, method: str) -> Tensor:
 class ReorderNodes(BaseTransform):
     """Renumbers the nodes of a graph.
 
-    Attributes of nodes follow, and ``edge_index``, ``edge_label_index`` and ``face`` name the nodes
-    by their new numbers; edges keep their order, with what belongs to them. ``data.restore_index``
+    Attributes of nodes follow, and ``edge_index``, ``edge_label_index``, ``face`` and what PyG's
+    ``MaskToIndex`` makes of masks, ``train_index`` and its like, name the nodes by their new
+    numbers; edges keep their order, with what belongs to them. ``data.restore_index``
     (int64, ``[N]``) is the new place of every node: ``out[data.restore_index]`` is in the order of
     before, also where a graph went through this more than once, and in a batch that is made of such
     graphs.
@@ -79,8 +82,9 @@ class ReorderNodes(BaseTransform):
         method: See :func:`node_order`.
 
     Raises:
-        TypeError: of data that is no ``Data``, or has a ``SparseTensor``, of which PyG does not say
-            whether it has a row for each node.
+        TypeError: of data that is no ``Data``, of a ``HyperGraphData``, whose ``edge_index`` does
+            not join nodes, or of a ``SparseTensor``, of which PyG does not say whether it has a row
+            for each node.
         ValueError: of an unknown method, a batch, or edges that are not in ``edge_index`` alone.
         IndexError: an attribute of nodes' numbers holds one that is out of range.
     """
@@ -91,7 +95,7 @@ class ReorderNodes(BaseTransform):
         self.method = method
 
     def forward(self, data: Data) -> Data:
-        if not isinstance(data, Data):
+        if not isinstance(data, Data) or isinstance(data, HyperGraphData):
             raise TypeError(f"data: expected a Data, got a {type(data).__name__}")
         if not isinstance(data._store.get("edge_index"), Tensor):
             raise ValueError(
@@ -133,7 +137,7 @@ class ReorderNodes(BaseTransform):
 
 def _are_numbers(name: str, value: Any) -> bool:
     """Whether an attribute names nodes by their numbers."""
-    is_known = name in (RESTORE, "face") or name.endswith(("edge_index", "edge_label_index"))
+    is_known = name in _NUMBERS or name.endswith(("edge_index", "edge_label_index"))
     return is_known and isinstance(value, Tensor)
 
 
@@ -159,7 +163,7 @@ def take(value: Any, order: Tensor, dim: int) -> Any:
         return value.index_select(dim, order.to(value.device))
     if isinstance(value, np.ndarray):
         return value.take(order.cpu().numpy(), axis=dim)
-    if type(value) in (list, tuple):
+    if isinstance(value, list) or type(value) is tuple:
         return type(value)(value[i] for i in order.tolist())
     return value if isinstance(value, tuple) else value[order]  # a named one's length says nothing
 

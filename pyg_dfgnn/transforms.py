@@ -19,7 +19,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from torch_geometric.data.storage import N_KEYS, GlobalStorage, recursive_apply
+from torch_geometric.data.storage import GlobalStorage, recursive_apply
 from torch_geometric.transforms import BaseTransform
 
 from . import _cache
@@ -30,9 +30,11 @@ from .reorder import is_of, take
 # Attributes. By their names, PyG concatenates them along the first dimension and adds nothing to
 # them, and finds the number of nodes and of edges in them.
 DEGREES = "dfgnn_node_degrees"
-# Shape [work, 0]: a number that concatenation adds up, and that stays on the host.
+# Shape [GRAPH + work, 0]: numbers that concatenation adds up, of graphs and of their work, and that
+# stay on the host. It has a dimension more where it is not of the edges as they are.
 WORK = "dfgnn_tile_work"
 WORK_PER_BLOCK = 16
+GRAPH = 1 << 36  # more than the work of all graphs of a batch, or dataset
 STRUCTURE = frozenset((DEGREES, PERM, WORK))
 
 INT16_EDGES = 0xFFFF  # stored without sign
@@ -56,6 +58,11 @@ class PrecomputedStorage(GlobalStorage):
         except KeyError:
             if key == "edge_index" and self._tells_edges():
                 return self._parent().edge_index
+            if key in STRUCTURE:  # collation asks each graph for what the first one has
+                raise KeyError(
+                    f"{key}: another edge_index was set after PrecomputeGraph; apply it again, or "
+                    "set one in all graphs of a batch"
+                ) from None
             raise
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -71,35 +78,72 @@ class PrecomputedStorage(GlobalStorage):
         super().__delitem__(key)
 
     def apply(self, func: Callable[..., Any], *args: str) -> "PrecomputedStorage":
-        """As PyG's, whose functions change no edges: devices, and memory that is pinned."""
-        for key, value in self.items(*args):
+        """As PyG's; where ``edge_index`` is not named, functions change no edges: they are about
+        devices, or memory that is pinned."""
+        others = [name for name in args if name != "edge_index"]
+        for key, value in self.items(*others) if others or not args else ():
             super().__setitem__(key, recursive_apply(value, func))
+        if "edge_index" in args and "edge_index" in self:
+            edge_index = self["edge_index"]
+            changed = recursive_apply(edge_index, func)
+            if changed is not edge_index:
+                self["edge_index"] = changed
         return self
+
+    @GlobalStorage.num_nodes.getter
+    def num_nodes(self) -> Optional[int]:
+        """Where it is not set, the structure's: PyG would search all attributes."""
+        if "num_nodes" in self._mapping or DEGREES not in self._mapping:
+            return super().num_nodes
+        if self.has_structure():
+            return self._mapping[DEGREES].size(0)
+        others = copy.copy(self)
+        others.drop_structure()
+        return others.num_nodes
 
     @property
     def num_edges(self) -> int:
-        return self._mapping[PERM].size(0) if self.has_structure() else super().num_edges
+        if self.has_structure():
+            return self._mapping[PERM].size(0)
+        edge_index = self._mapping.get("edge_index")  # in PyG's order before attributes of edges
+        return edge_index.size(1) if isinstance(edge_index, Tensor) else super().num_edges
 
     def has_structure(self) -> bool:
         """Whether all of it is there, and of the edges as they are."""
         return self._mapping.keys() >= STRUCTURE and not self._is_spoilt()
 
     def drop_structure(self) -> None:
-        if self.has_structure() and not N_KEYS.isdisjoint(self._mapping):
-            self.pop("num_nodes", None)  # the transform's; those attributes tell it
+        self._slice_edges()
         for name in STRUCTURE:
             self._mapping.pop(name, None)
 
+    def ptr(self) -> Optional[Tensor]:
+        """The first node of each graph, and the end; None where nothing says it."""
+        graphs, degrees = self._mapping[WORK].size(0) // GRAPH, self._mapping[DEGREES]
+        if graphs == 1:
+            return torch.arange(2, device=degrees.device) * degrees.size(0)
+        ptr = self._mapping.get("ptr")
+        return ptr if isinstance(ptr, Tensor) and ptr.numel() == graphs + 1 else None
+
     def _spoil(self) -> None:
+        self._slice_edges()
         if self.has_structure():  # with what can't be concatenated with others' work
-            self._mapping[WORK] = self._mapping[WORK].new_empty(0, 1)
+            self._mapping[WORK] = self._mapping[WORK].unsqueeze(-1)
 
     def _is_spoilt(self) -> bool:
-        return WORK in self._mapping and self._mapping[WORK].size(1) > 0
+        return WORK in self._mapping and self._mapping[WORK].dim() > 2
+
+    def _slice_edges(self) -> None:
+        """Lets a batch take the edges that are set apart into those of its graphs, as PyG does: at
+        the places of those before."""
+        slices, increments = vars(self).get("_slice_dict"), vars(self).get("_inc_dict")
+        if self.has_structure() and slices and increments and "ptr" in self._mapping:
+            self._slice_dict = {"edge_index": slices[PERM], **slices}
+            self._inc_dict = {"edge_index": self._mapping["ptr"][:-1], **increments}
 
     def _tells_edges(self) -> bool:
         """Not where graphs lie one after the other with nothing to say where they begin."""
-        return self.has_structure() and ("ptr" in self._mapping or "_num_nodes" not in vars(self))
+        return self.has_structure() and self.ptr() is not None
 
 
 class PrecomputedData(Data):
@@ -129,13 +173,13 @@ class PrecomputedData(Data):
         if not self._store.has_structure():
             return kept
         perm, prepared = self._store[PERM], self._prepared()
+        if kept is not None:
+            if not (kept.is_inference() or perm.is_inference()):  # of which nothing would be kept
+                self._is_of_stored(prepared)
+            return kept
         if not _cache.is_eager(perm):
-            return prepared.edge_index() if kept is None else kept
-        if kept is None:
-            kept = _cache.lookup(perm, ("edge_index",), lambda _, _name: _known(prepared))
-        elif not (kept.is_inference() or perm.is_inference()):  # of which nothing would be kept
-            _cache.lookup(kept, PREPARED, lambda e, _name: prepared if prepared.is_of(e) else None)
-        return kept
+            return prepared.edge_index()
+        return _cache.lookup(perm, ("edge_index",), lambda _, _name: _known(prepared))
 
     @edge_index.setter
     def edge_index(self, edge_index: Optional[Tensor]) -> None:
@@ -168,13 +212,28 @@ class PrecomputedData(Data):
     def graph(self, self_loops: bool = False) -> Graph:
         """The structure, an argument of layers in the place of ``edge_index``.
 
-        It waits for nothing, and can be given to compiled and scripted models.
+        It waits for nothing, and can be given to compiled and scripted models. (Where an
+        ``edge_index`` is stored, it is first compared with the structure, once.)
 
         Args:
             self_loops: As in :func:`pyg_dfgnn.build_graph`; layers that add self-loops
                 (``GATConv``, ``AGNNConv``, …) need True.
+
+        Raises:
+            AttributeError: the edges are not those of the structure any more.
+            ValueError: of a batch without ``ptr``.
         """
+        if not self._store.has_structure() or not self._is_of_stored(self._prepared()):
+            raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
         return self._prepared().graph(self_loops)
+
+    def _is_of_stored(self, prepared: SideBySide) -> bool:
+        """Whether it is of the edges that are stored, if there are; compiled code is not asked."""
+        kept = self._store.get("edge_index")
+        if kept is None or not _cache.is_eager(kept):
+            return True
+        known = _cache.lookup(kept, PREPARED, lambda e, _: prepared if prepared.is_of(e) else None)
+        return known is not None
 
     def _storage(self) -> PrecomputedStorage:
         if type(self._store) is GlobalStorage:  # as Data makes it, and as it was saved once
@@ -182,22 +241,17 @@ class PrecomputedData(Data):
         return self._store
 
     def _prepared(self) -> SideBySide:
-        if not self._store.has_structure():
-            raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
         perm = self._store[PERM]
         if not _cache.is_eager(perm):
             return self._side_by_side()
         return _cache.lookup(perm, PREPARED, lambda _, _name: self._side_by_side())
 
     def _side_by_side(self) -> SideBySide:
-        degrees, perm = self._store[DEGREES], self._store[PERM]
-        ptr = self._store.get("ptr")
-        if ptr is None and isinstance(self, Batch):  # a batch of batches, of which PyG makes none
+        ptr = self._store.ptr()
+        if ptr is None:  # a batch of batches, of which PyG makes none; a dataset
             raise ValueError("ptr: expected the first node of each graph of the batch, got none")
-        if ptr is None:  # a single graph
-            ptr = torch.arange(2, device=perm.device) * degrees.size(0)
-        blocks = -(-self._store[WORK].size(0) // WORK_PER_BLOCK)
-        return SideBySide(degrees, perm, ptr, blocks)
+        blocks = -(-(self._store[WORK].size(0) % GRAPH) // WORK_PER_BLOCK)
+        return SideBySide(self._store[DEGREES], self._store[PERM], ptr, blocks)
 
 
 # Of Data's methods, those that take what is of edges by the keys.
@@ -255,7 +309,7 @@ class PrecomputeGraph(BaseTransform):
     Raises:
         TypeError: of data that is no ``Data``, or of a class of its own.
         ValueError: ``edge_index`` is missing or of the wrong kind, the number of nodes is unknown,
-            or a graph has too many edges for ``index_dtype``.
+            a graph has too many edges for ``index_dtype``, or an attribute is called ``graph``.
         IndexError: ``edge_index`` holds a node that is out of range.
     """
 
@@ -274,9 +328,12 @@ class PrecomputeGraph(BaseTransform):
                 "data: expected a torch_geometric.data.Data, or one of a class derived from "
                 f"pyg_dfgnn.transforms.PrecomputedData, got {type(data).__name__}"
             )
-        edge_index, num_nodes = data.edge_index, data.num_nodes
-        if not isinstance(edge_index, Tensor) or num_nodes is None:
+        if "graph" in data:
+            raise ValueError("data: expected no attribute graph, which is a method's name")
+        edge_index = data.edge_index
+        if not isinstance(edge_index, Tensor) or data.num_nodes is None:
             raise ValueError("data: expected an edge_index and a number of nodes")
+        num_nodes = int(data.num_nodes)
         # Of views, which nobody else has, so that the cache keeps nothing.
         build_graph(edge_index.detach(), num_nodes, num_nodes)  # checks it
         if self.index_dtype == torch.int16 and edge_index.size(1) > INT16_EDGES:
@@ -302,8 +359,7 @@ class PrecomputeGraph(BaseTransform):
         degrees = torch.stack([graph.rowptr.diff(), graph.colptr.diff()], dim=1)
         data._store[DEGREES] = degrees.to(edge_index.device, self.index_dtype)
         data._store[PERM] = graph.perm.to(edge_index.device, self.index_dtype)
-        data._store[WORK] = torch.empty(tile_work(with_loops), 0)
-        data.num_nodes = num_nodes  # PyG would look for it in every graph of a batch
+        data._store[WORK] = torch.empty(GRAPH + tile_work(with_loops), 0)
         return data
 
     def __repr__(self) -> str:

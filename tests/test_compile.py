@@ -73,6 +73,28 @@ def test_one_graph(layer, dynamic, device):
     assert count_graphs(counter) == 1
 
 
+class OfSomeEdges(torch.nn.Module):
+    """A layer on edges that another tensor chooses, so that their number depends on values."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x, edge_index, keep):
+        return self.conv(x, edge_index[:, keep])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_edges_chosen_by_values(layer, device):
+    ours, theirs = (OfSomeEdges(conv) for conv in variant(LAYERS[layer], device))
+    x, edge_index = random_graph(30, 100, device)
+    inputs = (x, edge_index, torch.arange(100, device=device) % 3 > 0)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager", dynamic=True)
+    found, expected = (outputs_and_gradients(model, *inputs) for model in (compiled, theirs))
+    assert_same({name.removeprefix("_orig_mod."): t for name, t in found.items()}, expected)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("compiles", [False, True])
 def test_compiled_autograd(layer, compiles, device):
@@ -84,6 +106,21 @@ def test_compiled_autograd(layer, compiles, device):
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
         actual = outputs_and_gradients(called, x, edge_index)
     assert_same({name.removeprefix("_orig_mod."): t for name, t in actual.items()}, expected)
+
+
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+def test_second_derivatives_in_compiled_autograd(layer, device):
+    ours, theirs = pair(layer, device, edge_dim=3)
+    x, edge_index = random_graph(30, 100, device)
+
+    def second(conv):
+        leaf = x.clone().requires_grad_()
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            out = conv(leaf, edge_index, edge_features(edge_index))
+            (grad,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
+            return torch.autograd.grad(grad.square().sum(), leaf)[0]
+
+    torch.testing.assert_close(second(ours), second(theirs), rtol=1e-3, atol=1e-3)
 
 
 TRANSFORMS = {

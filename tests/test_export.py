@@ -42,6 +42,22 @@ def test_export(layer):
     assert_exports(*(conv.eval() for conv in pair(layer)))
 
 
+class OfSomeEdges(torch.nn.Module):
+    """A layer on edges whose number depends on values."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index[:, edge_index[0] > edge_index[1]])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_edges_chosen_by_values(layer):
+    assert_exports(*(OfSomeEdges(conv.eval()) for conv in pair(layer)))
+
+
 @pytest.mark.parametrize("layer", WEIGHT_LAYERS)
 def test_attention_weights(layer):
     assert_exports(*(WithWeights(conv.eval()) for conv in pair(layer)))

@@ -64,6 +64,16 @@ def test_torch_sparse(name, self_loops, layout, device):
         check_by_source(graph)
 
 
+def test_torch_sparse_of_int32_may_change(device):
+    """What was made of it does not."""
+    crow, col = torch.tensor([0, 1, 2], device=device), torch.tensor([1, 0], device=device)
+    adj_t = torch.sparse_csr_tensor(crow.int(), col.int(), torch.ones(2, device=device), (2, 2))
+    graph = build_graph(adj_t, 2, 2)
+    adj_t.col_indices().fill_(0)
+    adj_t.crow_indices().fill_(0)
+    assert (graph.rowptr.tolist(), graph.col.tolist()) == ([0, 1, 2], [1, 0])
+
+
 @pytest.mark.parametrize("name", ["hub", "bipartite", "empty_rows", "no_edges"])
 @pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
 @pytest.mark.parametrize("order", ["row", "col"])

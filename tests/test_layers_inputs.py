@@ -291,6 +291,28 @@ def test_vector_of_edges_of_another_precision(device):
     torch.testing.assert_close(ours(*inputs), theirs(*inputs), rtol=1e-4, atol=1e-5)
 
 
+def test_inference_tensors(device):
+    """Of what an encoder made that is not trained; AGNN has no product before it saves."""
+    ours, theirs = pair("AGNNConv", device)
+    edge_index, x = square("hub", device)
+    with torch.inference_mode():
+        x = 2 * x
+    (found,), (expected,) = (
+        torch.autograd.grad(conv(x, edge_index).square().sum(), conv.beta)
+        for conv in (ours, theirs)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_bias_of_another_precision(device):
+    """Is an error in float32 and none in autocast, in PyG's layers, too."""
+    edge_index, x = square("hub", device)
+    for conv in pair("TransformerConv", device):
+        conv.lin_key.bias = torch.nn.Parameter(conv.lin_key.bias.double())
+        with pytest.raises(RuntimeError, match="dtype"):
+            conv(x, edge_index)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_weights_by_vectors_of_another_half_precision(dtype, device):
     """As models of one have in autocast to the other."""

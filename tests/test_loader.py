@@ -219,6 +219,15 @@ def test_training(device):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_results_are_tensors_of_their_own(device):
+    batch = DeviceDataset(pairs(), device, follow_batch=["x"]).batch([0, 1])
+    before = batch.batch.clone(), batch.ptr.clone()
+    batch.x_batch += 1
+    batch.x_ptr += 1
+    assert torch.equal(batch.batch, before[0])
+    assert torch.equal(batch.ptr, before[1])
+
+
 def test_exclude_keys(device):
     graphs = pairs()
     for graph in graphs:

@@ -1,5 +1,6 @@
 """ReorderNodes: the same graph under other numbers, and the way back."""
 
+import copy
 import sys
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import torch
 from layers import LAYERS, make
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.transforms import Compose
+from torch_geometric.data.hypergraph_data import HyperGraphData
+from torch_geometric.transforms import Compose, MaskToIndex
 from torch_geometric.typing import SparseTensor
 
 import pyg_dfgnn.nn
@@ -122,14 +124,19 @@ def test_after_precomputed():
         after.graph()
 
 
+class OwnList(list):
+    pass
+
+
 def test_other_kinds_of_attributes():
     """Arrays and lists of nodes follow, corners of faces get new numbers, others stay."""
     data = path()
     numbers = torch.tensor([3, 30, 7])
     data.array, data.names = np.arange(40), [f"node {i}" for i in range(40)]
     data.sample_index, data.face = torch.tensor([99]), numbers.view(3, 1).int()
-    data.list = [1, 2]
-    moved = ReorderNodes("degree")(data.clone())
+    data.list, data.labels = [1, 2], OwnList(range(40))
+    data = MaskToIndex()(data)
+    moved = ReorderNodes("degree")(copy.copy(data))
     order = moved.y  # what each place was
     assert moved.array.tolist() == order.tolist()
     assert moved.names == [f"node {i}" for i in order.tolist()]
@@ -137,6 +144,9 @@ def test_other_kinds_of_attributes():
     assert order[moved.face.flatten()].tolist() == numbers.tolist()
     assert moved.face.dtype == torch.int32
     assert moved.list == [1, 2]
+    assert moved.labels == order.tolist()
+    assert isinstance(moved.labels, OwnList)
+    assert order[moved.train_index].tolist() == data.train_index.tolist()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -153,6 +163,8 @@ def test_errors(monkeypatch):
         node_order(path().edge_index, 40, "metis")
     with pytest.raises(TypeError, match="expected a Data, got a HeteroData"):
         ReorderNodes()(HeteroData())
+    with pytest.raises(TypeError, match="expected a Data, got a HyperGraphData"):
+        ReorderNodes()(HyperGraphData(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]])))
     with pytest.raises(ValueError, match="edges in edge_index, got y"):
         ReorderNodes()(Data(y=torch.zeros(3)))
     with pytest.raises(ValueError, match="edges in edge_index"):

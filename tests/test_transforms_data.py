@@ -11,6 +11,7 @@ from precomputed import edges_of, graph_of, graphs_of, prepare
 from structures import check_prepared
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
+from torch_geometric.transforms import AddSelfLoops
 
 import pyg_dfgnn
 from pyg_dfgnn import build_graph
@@ -132,22 +133,120 @@ class OwnData(PrecomputedData):
         return 7 if key == "mine" else super().__inc__(key, value, *args)
 
 
-@pytest.mark.parametrize("has_x", [False, True])
-@pytest.mark.parametrize("batched", [False, True])
-def test_number_of_nodes(batched, has_x):
-    """Stored for PyG to find, until there is another edge_index; then x tells it, if there is."""
-    graphs = [Data(edge_index=torch.tensor([[0], [1]]), num_nodes=nodes) for nodes in (3, 2)]
-    if has_x:
-        graphs = [Data(x=torch.ones(g.num_nodes, 2), edge_index=g.edge_index) for g in graphs]
-    graphs = [PrecomputeGraph()(graph) for graph in graphs]
-    assert [graph._store["num_nodes"] for graph in graphs] == [3, 2]
-    data = Batch.from_data_list(graphs) if batched else graphs[0]
-    nodes = 5 if batched else 3
-    assert data._store["num_nodes"] == data.num_nodes == nodes
-    if has_x:
-        data.x = torch.ones(nodes + 4, 2)
-    data.edge_index = torch.tensor([[0], [0]])
-    assert data.num_nodes == nodes + (4 if has_x else 0)
+OF_NODES = {
+    "x": lambda nodes: {"x": torch.ones(nodes, 2)},
+    "a number": lambda nodes: {"num_nodes": nodes},
+    "a tensor": lambda nodes: {"num_nodes": torch.tensor([nodes])},
+    "both": lambda nodes: {"x": torch.ones(nodes, 2), "num_nodes": nodes},
+    "a list": lambda nodes: {"x": [[1.0]] * nodes, "num_nodes": nodes},
+    "a few": lambda nodes: {"n_id": torch.tensor([7]), "num_nodes": nodes},
+    "edges": lambda nodes: {},
+}
+
+
+def set_by_attribute(data, edge_index):
+    data.edge_index = edge_index
+
+
+def set_by_key(data, edge_index):
+    data["edge_index"] = edge_index
+
+
+@pytest.mark.parametrize("remove_edge_index", [False, True])
+@pytest.mark.parametrize("set_edges", [set_by_attribute, set_by_key])
+@pytest.mark.parametrize("kind", OF_NODES)
+@pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")
+def test_number_of_nodes(kind, set_edges, remove_edge_index):
+    """As it would be without the transform, before and after nodes and edges are others."""
+    edge_index = torch.tensor([[0, 4], [1, 0]])
+    plain = Data(edge_index=edge_index, **OF_NODES[kind](6 if kind != "edges" else 5))
+    data = PrecomputeGraph(remove_edge_index=remove_edge_index)(plain.clone())
+    assert data.num_nodes == plain.num_nodes
+    assert "num_nodes" not in data or kind not in ("x", "edges")
+    for graph in (plain, data):
+        set_edges(graph, torch.tensor([[0, 5, 1], [7, 0, 2]]))
+        if "x" in graph:
+            graph.x = torch.ones(8, 2)
+    assert data.num_nodes == plain.num_nodes
+    assert data.num_edges == plain.num_edges == 3
+    expected, found = (Batch.from_data_list([graph, graph]) for graph in (plain, data))
+    assert torch.equal(found.edge_index, expected.edge_index)
+    assert torch.equal(found.batch, expected.batch)
+
+
+def test_number_of_edges():
+    """That of edge_index, as PyG's transforms ask for it before they set attributes of edges."""
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    plain = Data(x=torch.ones(3, 1), edge_index=edge_index, edge_attr=torch.rand(2, 1))
+    data = AddSelfLoops("edge_attr")(PrecomputeGraph()(plain.clone()))
+    assert data.num_edges == data.edge_attr.size(0) == 5
+    data = AddSelfLoops()(PrecomputeGraph()(plain))  # which leaves attributes as they are
+    assert data.num_edges == 5
+
+
+@pytest.mark.parametrize("remove_edge_index", [False, True])
+@pytest.mark.parametrize("change", ["by attribute", "by key", "sort"])
+def test_graphs_of_a_batch_with_other_edges(change, remove_edge_index):
+    transform = PrecomputeGraph(remove_edge_index=remove_edge_index)
+    found = Batch.from_data_list([transform(data) for data in graphs_of("plain")])
+    expected = Batch.from_data_list([*found.clone().to_data_list()])
+    plain = [Data(x=d.x, edge_index=d.edge_index) for d in expected.to_data_list()]
+    batches = [found, Batch.from_data_list(plain)]
+    for i, batch in enumerate(batches):
+        if change == "sort":
+            batches[i] = batch.sort()
+        else:
+            {"by attribute": set_by_attribute, "by key": set_by_key}[change](
+                batch, batch.edge_index.flip(0)
+            )
+    for a, b in zip(*(batch.to_data_list() for batch in batches), strict=True):
+        assert torch.equal(a.edge_index, b.edge_index)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_some_graphs_with_other_edges(first):
+    graphs = prepare()[:2]
+    graphs[first].edge_index = torch.tensor([[0], [1]])
+    if first == 0:
+        assert Batch.from_data_list(graphs).num_graphs == 2  # converted by layers
+    else:
+        with pytest.raises(KeyError, match="edge_index was set after PrecomputeGraph"):
+            Batch.from_data_list(graphs)
+
+
+@pytest.mark.parametrize("remove_edge_index", [False, True])
+def test_functions_of_edge_index(remove_edge_index):
+    data = PrecomputeGraph(remove_edge_index=remove_edge_index)(graph_of(20, 0.3, "shuffled", 0))
+    expected = data.edge_index.flip(0)
+    data.apply(lambda t: t.flip(0), "edge_index")
+    assert torch.equal(data.edge_index, expected)
+    with pytest.raises(AttributeError, match="apply it again"):
+        data.graph()
+    data = PrecomputeGraph(remove_edge_index=remove_edge_index)(graph_of(20, 0.3, "shuffled", 0))
+    data.apply(lambda t: t, "edge_index")
+    assert build_graph(data.edge_index, 20, 20) is data.graph()
+
+
+def test_structure_of_other_edges():
+    """As GraphSAINT's samplers make, which cut what has a row for each node, or each edge."""
+    whole = PrecomputeGraph()(graph_of(40, 0.3, "shuffled", 0))
+    inside = whole.edge_index.max(0).values < 20
+    part = whole.__class__(edge_index=whole.edge_index[:, inside], num_nodes=20)
+    for name, value in whole.to_dict().items():
+        rows = {40: slice(20), whole.num_edges: inside}.get(len(value), slice(None))
+        part[name] = value[rows]
+    assert torch.equal(part.edge_index, whole.edge_index[:, inside])
+    with pytest.raises(AttributeError, match="apply it again"):
+        part.graph()
+
+
+def test_attribute_named_ptr():
+    """Of a graph that was a batch: it says nothing of the whole's structure."""
+    merged = Data.from_dict(Batch.from_data_list(graphs_of("plain")).to_dict())
+    expected = edges_of(merged)
+    data = PrecomputeGraph()(merged)
+    assert edges_of(data) == expected
+    check_prepared(data, False)
 
 
 def test_own_class():
@@ -189,6 +288,8 @@ def test_wrong_data():
         PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.ones(3, 2)))
     with pytest.raises(IndexError, match=r"^edge_index: "):
         PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [3]])))
+    with pytest.raises(ValueError, match=r"^data: expected no attribute graph"):
+        PrecomputeGraph()(Data(graph="a", **graph_of(20, 0.3, "shuffled", 0).to_dict()))
     with pytest.raises(ValueError, match=r"^index_dtype: expected .*got torch.int64"):
         PrecomputeGraph(torch.int64)
 

@@ -81,12 +81,12 @@ struct Gradients {
 
 using ForwardResult = std::tuple<at::Tensor, at::Tensor>;  // out T [N_dst, H, D], lse A [N_dst, H]
 
-// On the CPU both methods are one fused kernel: a core has neither shared memory to fill nor warps to balance; its
+// On the CPU all methods are one fused kernel: a core has neither shared memory to fill nor warps to balance; its
 // edge-balanced chunks of rows are what pmf balances and its row of scores in the L1 cache what smmf keeps on chip.
 ForwardResult forward_cpu(const Attention& attention);
 Gradients backward_cpu(const Attention& attention, const Saved& saved);
 
-// Method tile: where it can run.
+// Methods tile and resident: where they can run (method.h).
 ForwardResult forward_cuda(Attention attention, Method method);
 Gradients backward_cuda(Attention attention, const Saved& saved, Method method);
 

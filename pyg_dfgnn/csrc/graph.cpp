@@ -78,9 +78,9 @@ BothForms compress(const at::Tensor& src, const at::Tensor& dst, int64_t num_src
 
 // rowptr, after an assertion on the device that `stats` counts no bad edges. Traces keep it, as it has a result.
 at::Tensor assert_in_range(const at::Tensor& rowptr, const at::Tensor& stats) {
-  TORCH_CHECK(stats.dim() == 1 && stats.numel() > 1 && stats.scalar_type() == at::kLong,
+  TORCH_CHECK(stats.dim() == 1 && stats.sym_numel() > 1 && stats.scalar_type() == at::kLong,
               "stats: expected the int64 entries of coo_to_csr or compress, got ", stats.scalar_type(), " of shape ",
-              stats.sizes());
+              stats.sym_sizes());
   at::_assert_async(stats.select(0, 1).eq(0), "edge_index: holds nodes that are out of range");
   return rowptr;
 }

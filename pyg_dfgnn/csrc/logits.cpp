@@ -9,7 +9,6 @@
 #include "logits.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -146,6 +145,30 @@ at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weigh
   return logits;
 }
 
+// Of torch's operators, which have derivatives of their own.
+V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o) {
+  const auto type = accumulate_type(o.x_src.scalar_type());
+  const auto zeros = [&](const O& t) {
+    return t ? at::zeros(t->sizes(), t->options().dtype(type)) : at::zeros({0}, o.x_src.options());
+  };
+  const auto d_dst = zeros(o.x_dst), d_src = zeros(o.x_src), d_att = zeros(o.att);
+  const auto d_features = zeros(o.features), d_weight = zeros(o.weight);
+  for_each_chunk(o, [&, att = o.att.to(type)](const Chunk& c) {
+    const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_known.logical_not(), 0).unsqueeze(-1);
+    d_att.add_((ds * at::leaky_relu(c.terms, o.negative_slope)).sum(0));
+    const auto d_terms = at::leaky_relu_backward(ds * att, c.terms, o.negative_slope, /*self_is_result=*/false);
+    add_rows(d_dst, c.row, d_terms);
+    add_rows(d_src, c.col, d_terms);
+    if (!o.features.has_value()) return;
+    const auto d_linear = d_terms.flatten(1);
+    add_rows(d_features, c.eid, d_linear.matmul(o.weight->to(type)));
+    d_weight.add_(d_linear.t().matmul(c.features));
+  });
+  const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
+  return {like(d_dst, o.x_dst), like(d_src, o.x_src), like(d_att, o.att), like(d_features, o.x_src),
+          like(d_weight, o.x_src)};
+}
+
 V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
                            double negative_slope, O colptr, O row, O perm) {
   const NoAutocast guard;
@@ -154,33 +177,16 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
   check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
   TORCH_CHECK(grad.is_floating_point(), "grad: expected floating point, got ", grad.scalar_type());
   check_device(grad, "grad", x_src.device());
-  const auto type = accumulate_type(x_src.scalar_type());
-  const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
 #ifdef DFGNN_WITH_CUDA
   if (o.num_edges() > 0 && x_dst.size(0) > 0 && v2_takes_cuda(o)) {
     V2Operands both = o;
     both.graph = with_csc(o.graph, x_src.size(0));
+    const auto type = accumulate_type(x_src.scalar_type());
     const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both);
-    return {d_dst, d_src, like(d_att, att), d_features, like(d_weight, x_src)};
+    return {d_dst, d_src, d_att.to(att.scalar_type()), d_features, d_weight.to(x_src.scalar_type())};
   }
 #endif
-  const auto zeros = [&](const O& t) {
-    return t ? at::zeros(t->sizes(), t->options().dtype(type)) : at::zeros({0}, x_src.options());
-  };
-  const auto d_dst = zeros(x_dst), d_src = zeros(x_src), d_att = zeros(att);
-  const auto d_features = zeros(features), d_weight = zeros(weight);
-  for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
-    const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_known.logical_not(), 0).unsqueeze(-1);
-    d_att.add_((ds * at::leaky_relu(c.terms, negative_slope)).sum(0));
-    const auto d_terms = at::leaky_relu_backward(ds * att, c.terms, negative_slope, /*self_is_result=*/false);
-    add_rows(d_dst, c.row, d_terms);
-    add_rows(d_src, c.col, d_terms);
-    if (!features.has_value()) return;
-    const auto d_linear = d_terms.flatten(1);
-    add_rows(d_features, c.eid, d_linear.matmul(weight->to(type)));
-    d_weight.add_(d_linear.t().matmul(c.features));
-  });
-  return {like(d_dst, x_dst), like(d_src, x_src), like(d_att, att), like(d_features, x_src), like(d_weight, x_src)};
+  return gradients_of(grad, o);
 }
 
 void check_meta(const V2Operands& o) {
@@ -230,13 +236,6 @@ V2GradientTensors dispatch_backward(const at::Tensor& grad, const V2Operands& o)
                  g.colptr, g.row, g.perm);
 }
 
-// All edges in one chunk, of operators that are differentiable any number of times.
-at::Tensor composite(const V2Operands& o) {
-  const auto c = make_chunk(o, 0, o.num_edges());
-  const auto s = (at::leaky_relu(c.terms, o.negative_slope) * o.att.to(c.terms.scalar_type())).sum(-1);
-  return of_edges(c, s);
-}
-
 struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& x_dst, const Variable& x_src, const Variable& att,
                           const OptTensor& features, const OptTensor& weight, const V2Operands& o) {
@@ -251,37 +250,18 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
     const NoAutocast guard;
     const auto saved = ctx->get_saved_variables();
     const auto* of_call = saved.data() + kStructure;
-    V2Operands o{saved_structure(saved),
-                 of_call[0],
-                 of_call[1],
-                 of_call[2],
-                 as_optional(of_call[3]),
-                 as_optional(of_call[4]),
-                 as_optional(of_call[5]),
-                 ctx->saved_data["negative_slope"].toDouble()};
-    if (!at::GradMode::is_enabled()) {
-      auto [d_dst, d_src, d_att, d_features, d_weight] = dispatch_backward(grads[0], o);
-      if (!o.features.has_value()) d_features = d_weight = at::Tensor();
-      return {d_dst, d_src, d_att, d_features, d_weight, at::Tensor()};
-    }
-    if (o.num_edges() == 0 || o.x_dst.size(0) == 0) return variable_list(6);
-    // Views, so that an operand that is passed twice gets each of its gradients once.
-    variable_list operands;
-    for (auto* t : {&o.x_dst, &o.x_src, &o.att}) operands.push_back(*t = t->view_as(*t));
-    for (auto* t : {&o.features, &o.weight}) {
-      if (t->has_value()) operands.push_back(** t = (*t)->view_as(**t));
-    }
-    variable_list inputs;
-    for (const auto& t : operands) {
-      if (t.requires_grad()) inputs.push_back(t);
-    }
-    const auto found = torch::autograd::grad({composite(o)}, inputs, {grads[0]}, /*retain_graph=*/true,
-                                             /*create_graph=*/true, /*allow_unused=*/true);
-    variable_list result(6);
-    for (size_t i = 0, next = 0; i < operands.size(); ++i) {
-      if (operands[i].requires_grad()) result[i] = found[next++];
-    }
-    return result;
+    const V2Operands o{saved_structure(saved),
+                       of_call[0],
+                       of_call[1],
+                       of_call[2],
+                       as_optional(of_call[3]),
+                       as_optional(of_call[4]),
+                       as_optional(of_call[5]),
+                       ctx->saved_data["negative_slope"].toDouble()};
+    auto [d_dst, d_src, d_att, d_features, d_weight] =
+        at::GradMode::is_enabled() ? gradients_of(grads[0], o) : dispatch_backward(grads[0], o);
+    if (!o.features.has_value()) d_features = d_weight = at::Tensor();
+    return {d_dst, d_src, d_att, d_features, d_weight, at::Tensor()};
   }
 };
 

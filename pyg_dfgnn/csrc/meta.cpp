@@ -1,6 +1,7 @@
 // Shapes and dtypes of results, for torch.compile, torch.export and tensors on the meta device.
 #include <torch/library.h>
 
+#include <initializer_list>
 #include <limits>
 
 #include "checks.h"
@@ -51,14 +52,23 @@ struct Meta {
   }
 };
 
+// Indices of graphs of such sizes: int64 where one needs it. Sizes that are not known yet, as those of what is chosen
+// by values are, are taken to be small, which is then asserted where they are.
+at::ScalarType index_type_of(std::initializer_list<c10::SymInt> sizes) {
+  const c10::SymInt limit = std::numeric_limits<int32_t>::max();
+  c10::SymBool fits = true;
+  for (const auto& size : sizes) fits = fits.sym_and(size.sym_lt(limit));
+  if (!TORCH_GUARD_OR_TRUE(fits)) return at::kLong;
+  TORCH_SYM_CHECK(fits, "expected fewer than 2^31 - 1 nodes and edges where their numbers depend on values");
+  return at::kInt;
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> coo_to_csr_meta(T src, T dst, c10::SymInt num_src,
                                                                            c10::SymInt num_dst, bool self_loops) {
   check_on_meta({{"src", src}, {"dst", dst}});
   auto capacity = dst.sym_numel();
   if (self_loops) capacity = capacity + num_src.min(num_dst);
-  const c10::SymInt limit = std::numeric_limits<int32_t>::max();
-  const bool fits = (capacity < limit) && (num_src < limit) && (num_dst < limit);
-  const auto options = src.options().dtype(fits ? at::kInt : at::kLong);
+  const auto options = src.options().dtype(index_type_of({capacity, num_src, num_dst}));
   return {at::empty_symint({num_dst + 1}, options), at::empty_symint({capacity}, options),
           at::empty_symint({capacity}, options), at::empty({2}, src.options().dtype(at::kLong))};
 }
@@ -116,8 +126,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
     T degrees, T local_perm, T ptr, bool self_loops) {
   check_on_meta({{"degrees", degrees}, {"local_perm", local_perm}, {"ptr", ptr}});
   const auto nodes = degrees.sym_size(0), edges = local_perm.sym_numel();
-  const bool fits = nodes + edges < c10::SymInt(std::numeric_limits<int32_t>::max());
-  const auto options = degrees.options().dtype(fits ? at::kInt : at::kLong);
+  const auto options = degrees.options().dtype(index_type_of({nodes + edges}));
   const auto capacity = self_loops ? edges + nodes : edges;
   const auto make = [&](const c10::SymInt& size) { return at::empty_symint({size}, options); };
   return {make(nodes + 1),

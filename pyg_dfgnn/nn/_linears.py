@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._dtypes import in_dtype
-from ._fused import has_kernels, is_linear, is_transformed, of_its_own
+from ._fused import has_kernels, is_autocast, is_linear, is_transformed, of_its_own
 
 _TENSORS = (Tensor, torch.nn.Parameter)
 
@@ -40,7 +40,11 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
         weight, bias = parameters.get("weight"), parameters["bias"]
         if weight is None or type(weight) not in _TENSORS or weight.dim() != 2:
             return None
-        if bias is not None and not (type(bias) in _TENSORS and bias.shape == weight.shape[:1]):
+        if bias is not None and not (
+            type(bias) in _TENSORS
+            and bias.shape == weight.shape[:1]
+            and (bias.dtype == weight.dtype or is_autocast(x))
+        ):
             return None
         weights.append(weight)
         biases.append(bias)

@@ -18,6 +18,8 @@ from ._fused import FusedConv, no_fused_path, of_its_own, wide
 class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
     """``torch_geometric.nn.AGNNConv`` with fused attention, and the same results.
 
+    Graph attention (Thekumparampil et al., Attention-based Graph Neural Network, 2018).
+
     Args:
         method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
@@ -45,11 +47,17 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
 
         Returns:
             ``[N, F]``.
+
+        Raises:
+            IndexError: ``edge_index`` holds a node that is out of range, but for self-loops that
+                the layer drops; compiled code asserts that on the device.
+            ValueError: of a Graph with other numbers of nodes or self-loops, or where PyG's steps
+                are needed, which take an ``edge_index``.
         """
         if x.dim() == 2:
             graph = self.fused_graph(edge_index, x, x.size(0), x.size(0), self.add_self_loops)
             if graph is not None:
-                features = x.unsqueeze(1)
+                features = to_save(x).unsqueeze(1)
                 out = cosine_attention(features, features, self.beta, graph, method=self.method)
                 out = in_dtype(out.squeeze(1), torch.promote_types(x.dtype, self.beta.dtype))
                 return of_its_own(in_dtype(out, dtype_of_sums(out)))
@@ -66,3 +74,11 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
                 edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(self.node_dim))
         # propagate_type: (x: Tensor, x_norm: Tensor)
         return self.propagate(wide(edge_index), x=x, x_norm=F.normalize(x, p=2.0, dim=-1))
+
+
+def to_save(x: Tensor) -> Tensor:
+    """What autograd may save, as the operator needs and PyG's steps do not. Scriptable."""
+    if not torch.jit.is_scripting():  # noqa: SIM102 (neither scripted nor compiled code has them)
+        if not torch.compiler.is_compiling() and x.is_inference() and torch.is_grad_enabled():
+            return x.clone()
+    return x

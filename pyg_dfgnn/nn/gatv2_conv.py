@@ -26,6 +26,8 @@ else:
 class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
     """``torch_geometric.nn.GATv2Conv`` with fused attention, and the same results.
 
+    Graph attention (Brody et al., How Attentive are Graph Attention Networks?, 2022).
+
     Args:
         method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
@@ -120,6 +122,12 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
             ``[N_dst, heads * out_channels]`` (without ``concat``: ``[N_dst, out_channels]``), or,
             with attention weights, ``(out, (edge_index with self-loops, α))``, for a SparseTensor
             ``(out, adjacency with values α)``.
+
+        Raises:
+            IndexError: ``edge_index`` holds a node that is out of range, but for self-loops that
+                the layer drops; compiled code asserts that on the device.
+            ValueError: of a Graph with other numbers of nodes or self-loops, or where PyG's steps
+                are needed, which take an ``edge_index``; or ``dropout`` is no probability.
         """
         if not torch.jit.is_scripting():  # None or True, as scripted code tells apart types only
             return_attention_weights = True if return_attention_weights else None

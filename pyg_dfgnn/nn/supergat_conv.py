@@ -21,6 +21,8 @@ from ._linears import combine_heads
 class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
     """``torch_geometric.nn.SuperGATConv`` with fused attention, and the same results.
 
+    Graph attention (Kim and Oh, How to Find Your Friendly Neighborhood, 2021).
+
     Self-supervision, in training, is not compiled, waits for the device (so that only evaluation
     can be captured in a CUDA graph), and in TorchScript, which PyG's layer does not know, there is
     none (nor a ``get_attention_loss``).
@@ -89,6 +91,12 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
 
         Returns:
             ``[N, heads * out_channels]`` (without ``concat``: ``[N, out_channels]``).
+
+        Raises:
+            IndexError: ``edge_index`` holds a node that is out of range, but for self-loops that
+                the layer drops; compiled code asserts that on the device.
+            ValueError: of a Graph with other numbers of nodes or self-loops, or where PyG's steps
+                are needed, which take an ``edge_index``; or ``dropout`` is no probability.
         """
         num_nodes = x.size(0)
         is_static = x.dim() != 2

@@ -25,6 +25,8 @@ else:
 class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
     """``torch_geometric.nn.TransformerConv`` with fused attention, and the same results.
 
+    Graph attention (Shi et al., Masked Label Prediction, 2021).
+
     Args:
         method: That of the fused operator, ``"auto"`` or another of :mod:`pyg_dfgnn.ops`.
 
@@ -113,6 +115,12 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             ``[N_dst, heads * out_channels]`` (without ``concat``: ``[N_dst, out_channels]``), or,
             with attention weights, ``(out, (edge_index, α))``, for a SparseTensor
             ``(out, adjacency with values α)``.
+
+        Raises:
+            IndexError: ``edge_index`` holds a node that is out of range; compiled code asserts
+                that on the device.
+            ValueError: of a Graph with other numbers of nodes or self-loops, or where PyG's steps
+                are needed, which take an ``edge_index``; or ``dropout`` is no probability.
         """
         H, C = self.heads, self.out_channels
         if isinstance(x, Tensor):

@@ -23,7 +23,6 @@ BEGIN, END = "<!-- by tests/conformance/table.py -->\n", "<!-- end -->\n"
 OURS = [layer for layer in LAYERS if hasattr(pyg_dfgnn.nn, layer)]
 EDGES = ((0, 1), (1, 2), (2, 2), (3, 0), (1, 2), (3, 1))
 NODES = 4
-NEGATIVES = torch.tensor([[0, 1], [1, 0]])
 
 
 @dataclass(frozen=True)

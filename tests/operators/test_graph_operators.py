@@ -145,6 +145,20 @@ def test_assert_in_range(index, device):
         torch.ops.dfgnn.assert_in_range(rowptr, stats[:1])
 
 
+def test_assert_in_range_compiled():
+    graph = graphs.mixed()
+    rowptr, *_, stats = torch.ops.dfgnn.compress(
+        graph.sources(), graph.destinations(), graph.num_src, graph.num_dst
+    )
+    call = torch.compile(
+        lambda *t: torch.ops.dfgnn.assert_in_range(*t) + 0,
+        fullgraph=True,
+        backend="aot_eager",
+        dynamic=True,
+    )
+    assert torch.equal(call(rowptr, stats), rowptr)
+
+
 def test_assert_in_range_of_bad_edges():
     src, dst = torch.tensor([[0, 7], [1, 1]])
     rowptr, _, _, stats = coo_to_csr(src, dst, 3, 3)

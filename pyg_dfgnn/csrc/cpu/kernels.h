@@ -1,8 +1,9 @@
-// What one instruction set's build of the kernels gives to the dispatcher in attention.cpp.
+// What one instruction set's build of the kernels gives to run.cpp, which chooses one.
 //
-// kernels_<isa>.cpp compile the same source with different flags. They see this header and no other of the project or
-// of torch: an inline function of a shared header, built with AVX-512 and picked by the linker for everyone, would
-// crash older machines. For the same reason there is nothing but data here.
+// kernels_<isa>.cpp compile the same source with different flags. They see this header and those whose functions are
+// all in a namespace of the instruction set's own, and none of torch: an inline function of a shared header, built with
+// AVX-512 and picked by the linker for everyone, would crash older machines. For the same reason no function has a body
+// here.
 #pragma once
 
 #include <cstdint>
