@@ -18,51 +18,20 @@ struct AscendingRowsTask {
   unsigned long long* descents = nullptr;  // zero at first
 };
 
-// From `loose` to `rows`, whose pointers are the same, by the whole grid: a warp ranks the edges of a row.
+// From `loose` to `rows`, whose pointers are the same, where no row is long; by the whole grid.
 template <class K>
-class ShortRows {
- public:
-  static constexpr int64_t kMost = 256;  // edges of a row: beyond, a sort is faster
-
-  static __device__ void order(const SortedEdges<K>& loose, const SortedEdges<K>& rows) {
-    const int lane = threadIdx.x % kWarp;
-    const int64_t warp = grid_thread() / kWarp, warps = grid_threads() / kWarp;
-    const int64_t of_warp = min(ceil_div(rows.num_keys, warps), int64_t{kWarp});  // neighbouring rows at a time
-    for (int64_t first = warp * of_warp; first < rows.num_keys; first += warps * of_warp) {
-      const int64_t row = first + lane;
-      const bool has_row = lane < of_warp && row < rows.num_keys;
-      const K begin = has_row ? rows.pointers[row] : 0, end = has_row ? rows.pointers[row + 1] : 0;
-      const K last = end - (end > begin && row < rows.num_loops);  // behind those to be ranked
-      if (last < end) copy(loose, last, rows, last);
-      if (last - begin == 1) copy(loose, begin, rows, begin);
-      for (unsigned left = __ballot_sync(~0u, last - begin > 1); left != 0; left &= left - 1) {
-        const int owner = __ffs(left) - 1;
-        rank(loose, rows, __shfl_sync(~0u, begin, owner), __shfl_sync(~0u, last, owner));
-      }
-    }
-    clear_behind(rows, rows.pointers[rows.num_keys]);
+__device__ void order_short_rows(const SortedEdges<K>& loose, const SortedEdges<K>& rows) {
+  const auto copy = [&](K p, K place) {
+    rows.other[place] = loose.other[p];
+    rows.item[place] = loose.item[p];
+  };
+  ShortKeys<K>::rank(rows, loose.other, copy);
+  for (int64_t i = grid_thread(); i < rows.num_loops; i += grid_threads()) {
+    const K last = rows.pointers[i + 1] - 1;
+    copy(last, last);
   }
-
- private:
-  static __device__ __forceinline__ void copy(const SortedEdges<K>& from, int64_t p, const SortedEdges<K>& to,
-                                              int64_t place) {
-    to.other[place] = from.other[p];
-    to.item[place] = from.item[p];
-  }
-
-  static __device__ __forceinline__ void rank(const SortedEdges<K>& loose, const SortedEdges<K>& rows, K begin, K end) {
-    for (K p = begin + threadIdx.x % kWarp; p < end; p += kWarp) {
-      const K own = loose.other[p];
-      K place = begin;
-#pragma unroll 4
-      for (K q = begin; q < end; ++q) {
-        const K other = loose.other[q];
-        place += other < own || (other == own && q < p);
-      }
-      copy(loose, p, rows, place);
-    }
-  }
-};
+  clear_behind(rows, rows.pointers[rows.num_keys]);
+}
 
 // Columns, by destination; instead of the source of an edge, which would be searched for, its position.
 template <class K>

@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(kGridThreads, 3)
   const AscendingRowsTask<int> forms{
       task.rows, task.columns, {task.loose.other, task.loose.item}, &task.found->descents};
   AscendingRows<int> ascending(forms, task.sort, shared.ascending);
-  const bool is_short = is_loose && task.rows.stats[0] <= ShortRows<int>::kMost;
+  const bool is_short = is_loose && task.rows.stats[0] <= ShortKeys<int>::kMost;
   if (is_short) {
-    ShortRows<int>::order(task.loose, task.rows);
+    order_short_rows(task.loose, task.rows);
     grid.sync();
   } else if (is_loose) {
     copy_edges(task.loose, task.rows);

@@ -1,17 +1,20 @@
-// The sort of lists that may be short, one cooperative kernel that takes one of two ways:
+// The sort of lists that may be short, one cooperative kernel that takes one of three ways:
 //
 // - Near: edges of a node lie near each other in the list, as in batches of small graphs, or where the list is sorted.
 //   A chunk of the list then has few different nodes: its counts of them are kept, and where a node's edges of a chunk
 //   go is where the node's begin and the counts of the chunks before that have it too.
+// - Counted: keys have few items, and none has many. Each item draws a number of its key's, by an atomic operation, and
+//   goes to that place behind where the key's begin; then those of a key are ranked.
 // - Far: any list. A radix sort, least significant digit first, keys in a workspace, positions in the two arrays of the
 //   caller's that are results still to be made.
 //
-// The device finds out which; both give the same bits.
+// The device finds out which; all give the same bits.
 #pragma once
 
 #include <cooperative_groups.h>
 
 #include "chunk_sort.cuh"
+#include "short_keys.cuh"
 #include "sorted_edges.cuh"
 
 namespace dfgnn::cuda {
@@ -21,6 +24,8 @@ template <class K>
 using NearChunk = ChunkSort<K, 32 / sizeof(K), 1536>;
 constexpr int kMaxChunksBefore = 128;  // that may have edges of a chunk's nodes
 
+constexpr int64_t kFewEdges = 12;  // of a key in the mean, at the most, where the counted way is faster
+
 constexpr int kDigitBits = 10;  // of a step of the far way
 template <class K>
 using FarChunk = ChunkSort<K, 64 / sizeof(K), 1 << kDigitBits>;
@@ -28,6 +33,7 @@ using FarChunk = ChunkSort<K, 64 / sizeof(K), 1 << kDigitBits>;
 template <class K>
 struct SortArrays {
   int *far, *bad;         // whether the near way is out of question, and whether an edge that it took turned out bad
+  int* crowded;           // whether the counted way is
   K* sums;                // [blocks]
   K* totals;              // [digits]
   K* starts;              // [digits, blocks]
@@ -49,6 +55,7 @@ SortArrays<K> place_sort_arrays(Workspace& places, int64_t capacity, int64_t blo
   SortArrays<K> arrays{};
   places.place(arrays.far, 1);
   places.place(arrays.bad, 1);
+  places.place(arrays.crowded, 1);
   places.place(arrays.sums, blocks);
   places.place(arrays.totals, FarChunk<K>::kDigits);
   places.place(arrays.starts, FarChunk<K>::kDigits * blocks);
@@ -95,6 +102,7 @@ class EdgeSort {
     grid.sync();
     if (!*w_.far) {
       sum_counts();
+      if (blockIdx.x == 0) find_reach();
       grid.sync();
       write_pointers();
       find_far_chunks();
@@ -105,7 +113,8 @@ class EdgeSort {
       grid.sync();
       if (!*w_.bad) return;
     }
-    sort_all();
+    const bool has_few = out_.num_edges <= kFewEdges * out_.num_keys;
+    if (!(has_few && place_all())) sort_all();
   }
 
  private:
@@ -114,12 +123,16 @@ class EdgeSort {
   }
 
   // pointers[i + 1]: the number of edges of key i, until they are added up.
-  __device__ void start() {
+  __device__ void clear_counts() {
     for (int64_t i = grid_thread(); i <= out_.num_keys; i += grid_threads()) {
       out_.pointers[i] = i > 0 && i <= out_.num_loops;
     }
-    if (grid_thread() == 0) *w_.far = *w_.bad = 0;
     clear_stats();
+  }
+
+  __device__ void start() {
+    clear_counts();
+    if (grid_thread() == 0) *w_.far = *w_.bad = *w_.crowded = 0;
   }
 
   // How many items a chunk has that begins at `first`.
@@ -215,7 +228,6 @@ class EdgeSort {
     total = BlockSums<K>(s_.sums).total(total);
     if (threadIdx.x == 0) w_.sums[blockIdx.x] = total;
     raise_max_degree(out_, largest);
-    if (blockIdx.x == 0) find_reach();
   }
 
   __device__ void find_reach() {
@@ -307,7 +319,68 @@ class EdgeSort {
     return start;
   }
 
-  // The far way; not inlined, as the near way needs fewer registers.
+  // The counted way; not inlined, like the far one, as the near way needs fewer registers.
+
+  // Whether it went.
+  __device__ __noinline__ bool place_all() {
+    const auto grid = cooperative_groups::this_grid();
+    K *numbers = w_.keys[0], *items = w_.keys[1];  // the former of each item among its key's, in any order
+    clear_counts();
+    grid.sync();
+    const int64_t num_bad = draw_numbers(numbers);
+    grid.sync();
+    if (*w_.crowded) return false;
+    add_bad(out_, num_bad);
+    sum_counts();
+    grid.sync();
+    write_pointers();
+    grid.sync();
+    for_keys([&](int64_t e, K key) { items[out_.pointers[key] + numbers[e]] = static_cast<K>(e); });
+    grid.sync();
+    ShortKeys<K>::rank(out_, items, [&](K p, K place) {
+      const K item = items[p];
+      out_.item[place] = item;
+      out_.other[place] = static_cast<K>(source_.other(item));
+    });
+    return true;
+  }
+
+  // Returns how many edges are bad.
+  __device__ int64_t draw_numbers(K* numbers) {
+    return for_keys([&](int64_t e, K key) {
+      const Count number = atomicAdd(reinterpret_cast<Count*>(&out_.pointers[key + 1]), Count(1));
+      const K before = static_cast<K>(number) - (key < out_.num_loops);  // self-loops are counted, and come last
+      numbers[e] = before;
+      if (before >= ShortKeys<K>::kMost) *static_cast<volatile int*>(w_.crowded) = 1;
+    });
+  }
+
+  // Calls visit(e, key) for all edges that have one, or for some where it turns out that there is a crowd. Returns how
+  // many are bad.
+  template <class Visit>
+  __device__ __forceinline__ int64_t for_keys(const Visit& visit) {
+    constexpr int kEach = 4;
+    int64_t num_bad = 0;
+    for (int64_t first = grid_thread(); first < out_.num_edges; first += kEach * grid_threads()) {
+      const int crowded = *static_cast<volatile int*>(w_.crowded);
+      typename Source::Loaded loaded[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) loaded[i] = source_.load(min(first + i * grid_threads(), out_.num_edges - 1));
+      if (crowded) break;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int64_t e = first + i * grid_threads();
+        if (e >= out_.num_edges) break;
+        bool bad = false;
+        const K key = full_sort_key(source_, out_, end_, e, loaded[i], bad);
+        num_bad += bad;
+        if (key < out_.num_keys) visit(e, key);
+      }
+    }
+    return num_bad;
+  }
+
+  // The far way
 
   __device__ __noinline__ void sort_all() {
     const auto grid = cooperative_groups::this_grid();

@@ -375,7 +375,7 @@ def test_refused_logits(wrong):
         (2, lambda t: t[:1], "att: expected shape"),
         (3, lambda t: t.double(), "features: expected the dtype of x_src"),
         (4, lambda t: t[:-1], "weight: expected shape"),
-        (4, lambda t: None, "features, weight, eid: expected all three"),
+        (4, lambda t: None, "features, weight: expected both"),
     ],
 )
 def test_refused(place, change, message):

@@ -133,6 +133,37 @@ def test_long_lists(index, self_loops, cuda):
     )  # rows ascend as they come
 
 
+@pytest.mark.parametrize("self_loops", [False, True])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("longest", [0, 255, 256, 257, 6000])
+@pytest.mark.parametrize("is_hub_source", [False, True])
+def test_many_nodes_of_few_edges(is_hub_source, longest, index, self_loops, device):
+    """In no order, some bad and some twice, and one node of that many: around where edges of a node
+    are too many to be ranked one by one."""
+    sizes, edges = (30_000, 20_000), 100_000
+    generator = torch.Generator().manual_seed(longest)
+    src, dst = (torch.randint(n, (edges,), generator=generator) for n in sizes)
+    (src if is_hub_source else dst)[:longest] = 17
+    src[longest : longest + 50] = dst[longest : longest + 50]  # self-loops
+    src[-100:], dst[-100:] = src[-200:-100].clone(), dst[-200:-100].clone()
+    src[20_000], dst[20_001], dst[20_002] = -1, sizes[1], -(2**31)
+    order = torch.randperm(edges, generator=generator)
+    ends = [end[order].to(device) for end in (src, dst)]
+    result = coo_to_csr(*(end.to(index) for end in ends), *sizes, self_loops=self_loops)
+    expected = expected_csr(*ends, *sizes, self_loops)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+    rowptr, col = (t.to(index) for t in result[:2])
+    rows = torch.full(col.shape, -1, device=device)  # of entries that are no edges
+    rows[: int(rowptr[-1])] = torch.arange(sizes[1], device=device).repeat_interleave(
+        rowptr.long().diff()
+    )
+    expected = expected_csr(rows, col.long(), *reversed(sizes), False)[:3]
+    csc = csr_to_csc(rowptr, col, sizes[0])
+    torch.testing.assert_close(csc, tuple(t.to(index) for t in expected), rtol=0, atol=0)
+    assert_as_by_parts(*(end.to(index) for end in ends), *sizes, self_loops)
+
+
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 def test_assert_in_range(index, device):
     """Of good edges; bad ones would end the process on a GPU."""
