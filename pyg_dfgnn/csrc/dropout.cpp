@@ -29,6 +29,10 @@ at::Tensor dispatch_dropout_mask(const at::Tensor& seed, int64_t num_edges, int6
   return op.call(seed, num_edges, heads, dropout_p);
 }
 
+TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
+  m.def("dropout_mask(Tensor seed, SymInt num_edges, SymInt heads, float dropout_p) -> Tensor");
+}
+
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) { m.impl("dropout_mask", dropout_mask<dropout_mask_cpu>); }
 
 #ifdef DFGNN_WITH_CUDA

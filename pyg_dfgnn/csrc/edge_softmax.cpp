@@ -227,7 +227,7 @@ at::Tensor edge_softmax_autograd(T rowptr, T col, T logits, double scale) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
-  const std::string csc = "Tensor? colptr=None, Tensor? row=None, Tensor? perm=None";
+  const std::string csc = kCscArguments;
   m.def(("additive_logits(Tensor rowptr, Tensor col, *, Tensor a_dst, Tensor a_src, " + csc + ") -> Tensor").c_str());
   m.def(
       ("sum_edges(Tensor rowptr, Tensor col, *, Tensor values, " + csc + ", bool transpose=False) -> Tensor").c_str());

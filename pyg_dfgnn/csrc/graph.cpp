@@ -209,6 +209,26 @@ BatchForms side_by_side(const at::Tensor& degrees, const at::Tensor& local_perm,
 
 }  // namespace
 
+TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
+  m.def(
+      "coo_to_csr(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False) -> "
+      "(Tensor rowptr, Tensor col, Tensor eid, Tensor stats)");
+  m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
+  m.def(
+      "compress(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False, "
+      "bool with_tiles=False) -> (Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, "
+      "Tensor tiles, Tensor stats)");
+  m.def("assert_in_range(Tensor(a) rowptr, Tensor stats) -> Tensor(a)");
+  m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
+  m.def("with_masks(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr, Tensor row) -> Tensor");
+  m.def("with_list(Tensor tiles, SymInt num_nodes) -> Tensor");
+  m.def("with_orders(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr) -> Tensor");
+  m.def("tile_sizes(Tensor tiles, Tensor rowptr, Tensor colptr) -> Tensor");
+  m.def(
+      "side_by_side(Tensor degrees, Tensor local_perm, Tensor ptr, *, bool self_loops=False) -> "
+      "(Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, Tensor tiles)");
+}
+
 TORCH_LIBRARY_IMPL(dfgnn, CompositeImplicitAutograd, m) { m.impl("assert_in_range", assert_in_range); }
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {

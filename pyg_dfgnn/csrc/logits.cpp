@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "attention.h"
 #include "autocast.h"
@@ -274,12 +275,12 @@ at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weig
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
-  const char* operands =
+  const std::string operands =
       "Tensor rowptr, Tensor col, *, Tensor x_dst, Tensor x_src, Tensor att, Tensor? features=None, "
-      "Tensor? weight=None, Tensor? eid=None, float negative_slope=0.2, Tensor? colptr=None, Tensor? row=None, "
-      "Tensor? perm=None";
-  m.def((std::string("additive_v2_logits(") + operands + ") -> Tensor").c_str());
-  m.def((std::string("additive_v2_logits_bwd(Tensor grad, ") + operands +
+      "Tensor? weight=None, Tensor? eid=None, float negative_slope=0.2, " +
+      std::string(kCscArguments);
+  m.def(("additive_v2_logits(" + operands + ") -> Tensor").c_str());
+  m.def(("additive_v2_logits_bwd(Tensor grad, " + operands +
          ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, Tensor grad_weight)")
             .c_str());
 }

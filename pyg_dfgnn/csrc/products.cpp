@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include <string>
 #include <tuple>
 
 #include "call.h"
@@ -90,6 +91,14 @@ Structure with_csc(Structure graph, const c10::SymInt& num_src) {
     std::tie(graph.colptr, graph.row, graph.perm) = dispatch_csr_to_csc(graph.rowptr, graph.col, num_src);
   }
   return graph;
+}
+
+TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
+  const std::string csc = kCscArguments;
+  m.def(("sddmm(Tensor rowptr, Tensor col, *, Tensor a, Tensor b, " + csc + ") -> Tensor").c_str());
+  m.def(("spmm(Tensor rowptr, Tensor col, *, Tensor weight, Tensor x, " + csc +
+         ", bool transpose=False, bool sum_heads=False) -> Tensor")
+            .c_str());
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {

@@ -15,6 +15,9 @@ struct Structure {
   std::optional<at::Tensor> colptr, row, perm;
 };
 
+// As schemas name its CSC.
+inline constexpr char kCscArguments[] = "Tensor? colptr=None, Tensor? row=None, Tensor? perm=None";
+
 // One compressed form of E edges, checked and contiguous: entries ptr[r] .. ptr[r + 1] - 1 of row r join it to the
 // nodes node[c], and the numbers of entry c are at place position[c] of an [E, H] tensor, or c where `position` is
 // undefined.
@@ -57,7 +60,7 @@ at::Tensor edge_softmax_bwd_cpu(const Compressed& graph, const at::Tensor& grad,
 at::Tensor edge_softmax_bwd_cuda(const Compressed& graph, const at::Tensor& grad, const at::Tensor& alpha,
                                  double scale);
 
-// Through the dispatcher, hence differentiable; see schema.cpp.
+// Through the dispatcher, hence differentiable.
 at::Tensor dispatch_sddmm(const Structure& graph, const at::Tensor& a, const at::Tensor& b);
 at::Tensor dispatch_spmm(const Structure& graph, const at::Tensor& weight, const at::Tensor& x, bool transpose,
                          bool sum_heads);

@@ -1,8 +1,11 @@
-// Schemas of the operators. Shapes, formulas and the meaning of each argument: attention.h and graph.cpp.
+// Schemas of the attention operators, of which other files define stages; others have theirs where they are. Shapes,
+// formulas and the meaning of each argument: attention.h.
 #include <torch/library.h>
 #include <torch/version.h>
 
 #include <string>
+
+#include "products.h"
 
 #ifdef DFGNN_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -12,7 +15,7 @@ namespace {
 
 const std::string kDropout = "Tensor? bias=None, float dropout_p=0.0, ";
 const std::string kSeed = "Tensor? seed=None";
-const std::string kSeedAndCsc = kSeed + ", Tensor? colptr=None, Tensor? row=None, Tensor? perm=None";
+const std::string kSeedAndCsc = kSeed + ", " + dfgnn::kCscArguments;
 const std::string kForwardTail = kDropout + kSeedAndCsc;
 const std::string kBackwardHead =
     "Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, Tensor rowptr, Tensor col, Tensor colptr, Tensor row, "
@@ -69,29 +72,6 @@ TORCH_LIBRARY(dfgnn, m) {
                 ", str method=\"auto\", SymInt max_degree=-1, Tensor? tiles=None, SymInt tile_blocks=-1, "
                 "SymInt tile_nodes=-1, SymInt tile_batches=-1",
                 true);
-  m.def(
-      "coo_to_csr(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False) -> "
-      "(Tensor rowptr, Tensor col, Tensor eid, Tensor stats)");
-  const std::string csc = "Tensor? colptr=None, Tensor? row=None, Tensor? perm=None";
-  m.def(("sddmm(Tensor rowptr, Tensor col, *, Tensor a, Tensor b, " + csc + ") -> Tensor").c_str());
-  m.def(("spmm(Tensor rowptr, Tensor col, *, Tensor weight, Tensor x, " + csc +
-         ", bool transpose=False, bool sum_heads=False) -> Tensor")
-            .c_str());
-  m.def("csr_to_csc(Tensor rowptr, Tensor col, SymInt num_src) -> (Tensor colptr, Tensor row, Tensor perm)");
-  m.def(
-      "compress(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, *, bool self_loops=False, "
-      "bool with_tiles=False) -> (Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, "
-      "Tensor tiles, Tensor stats)");
-  m.def("assert_in_range(Tensor(a) rowptr, Tensor stats) -> Tensor(a)");
-  m.def("find_tiles(Tensor rowptr, Tensor col) -> (Tensor tiles, Tensor blocks)");
-  m.def("with_masks(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr, Tensor row) -> Tensor");
-  m.def("with_list(Tensor tiles, SymInt num_nodes) -> Tensor");
-  m.def("with_orders(Tensor tiles, Tensor rowptr, Tensor col, Tensor colptr) -> Tensor");
-  m.def("tile_sizes(Tensor tiles, Tensor rowptr, Tensor colptr) -> Tensor");
-  m.def(
-      "side_by_side(Tensor degrees, Tensor local_perm, Tensor ptr, *, bool self_loops=False) -> "
-      "(Tensor rowptr, Tensor col, Tensor eid, Tensor colptr, Tensor row, Tensor perm, Tensor tiles)");
-  m.def("dropout_mask(Tensor seed, SymInt num_edges, SymInt heads, float dropout_p) -> Tensor");
   m.def("cuda_version() -> int", cuda_version);
   m.def("torch_version() -> str", torch_version);
 }
