@@ -69,9 +69,9 @@ def node_order(edge_index: Tensor, num_nodes: int, method: str) -> Tensor:
 class ReorderNodes(BaseTransform):
     """Renumbers the nodes of a graph.
 
-    Attributes of nodes follow, and ``edge_index``, ``edge_label_index``, ``face`` and what PyG's
-    ``MaskToIndex`` makes of masks, ``train_index`` and its like, name the nodes by their new
-    numbers; edges keep their order, with what belongs to them. ``data.restore_index``
+    Attributes of nodes follow, and ``edge_index``, ``edge_label_index``, ``face``, ``train_index``,
+    ``val_index`` and ``test_index`` name the nodes by their new numbers; edges keep their order,
+    with what belongs to them. ``data.restore_index``
     (int64, ``[N]``) is the new place of every node: ``out[data.restore_index]`` is in the order of
     before, also where a graph went through this more than once, and in a batch that is made of such
     graphs.
@@ -138,7 +138,7 @@ class ReorderNodes(BaseTransform):
 def _are_numbers(name: str, value: Any) -> bool:
     """Whether an attribute names nodes by their numbers."""
     is_known = name in _NUMBERS or name.endswith(("edge_index", "edge_label_index"))
-    return is_known and isinstance(value, Tensor)
+    return is_known and isinstance(value, Tensor) and value.dtype in _INTEGERS
 
 
 def _check_numbers(name: str, nodes: Tensor, num_nodes: int) -> None:

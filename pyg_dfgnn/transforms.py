@@ -31,13 +31,19 @@ from .reorder import is_of, take
 # them, and finds the number of nodes and of edges in them.
 DEGREES = "dfgnn_node_degrees"
 # Shape [GRAPH + work, 0]: numbers that concatenation adds up, of graphs and of their work, and that
-# stay on the host. It has a dimension more where it is not of the edges as they are.
+# stay on the host. It is complex, and makes those complex that it is concatenated with, where it is
+# not of the edges as they are.
 WORK = "dfgnn_tile_work"
 WORK_PER_BLOCK = 16
 GRAPH = 1 << 36  # more than the work of all graphs of a batch, or dataset
 STRUCTURE = frozenset((DEGREES, PERM, WORK))
 
 INT16_EDGES = 0xFFFF  # stored without sign
+
+SOME_GRAPHS = (
+    "edge_index: another one was set after PrecomputeGraph in some graphs of a batch; set one in "
+    "all of them, or apply it again"
+)
 
 
 def _become(data: Any, its_class: type) -> None:
@@ -59,17 +65,16 @@ class PrecomputedStorage(GlobalStorage):
             if key == "edge_index" and self._tells_edges():
                 return self._parent().edge_index
             if key in STRUCTURE:  # collation asks each graph for what the first one has
-                raise KeyError(
-                    f"{key}: another edge_index was set after PrecomputeGraph; apply it again, or "
-                    "set one in all graphs of a batch"
-                ) from None
+                raise KeyError(SOME_GRAPHS) from None
             raise
 
     def __setitem__(self, key: str, value: Any) -> None:
         known = self._mapping.get(key) if key in STRUCTURE and value is not None else None
-        if key == "edge_index" or (known is not None and len(known) != len(value)):
+        if key == "edge_index" and value is None:  # which PyG deletes
+            self.drop_structure()
+        elif key == "edge_index" or (known is not None and len(known) != len(value)):
             self._spoil()
-        if key != WORK or not self._is_spoilt():
+        if key != WORK or not self.is_spoilt():
             super().__setitem__(key, value)
 
     def __delitem__(self, key: str) -> None:
@@ -103,6 +108,8 @@ class PrecomputedStorage(GlobalStorage):
 
     @property
     def num_edges(self) -> int:
+        if "num_edges" in self._mapping:
+            return super().num_edges
         if self.has_structure():
             return self._mapping[PERM].size(0)
         edge_index = self._mapping.get("edge_index")  # in PyG's order before attributes of edges
@@ -110,28 +117,31 @@ class PrecomputedStorage(GlobalStorage):
 
     def has_structure(self) -> bool:
         """Whether all of it is there, and of the edges as they are."""
-        return self._mapping.keys() >= STRUCTURE and not self._is_spoilt()
+        return self._mapping.keys() >= STRUCTURE and not self.is_spoilt()
 
     def drop_structure(self) -> None:
         self._slice_edges()
         for name in STRUCTURE:
             self._mapping.pop(name, None)
 
-    def ptr(self) -> Optional[Tensor]:
-        """The first node of each graph, and the end; None where nothing says it."""
+    def first_nodes(self) -> Optional[Tensor]:
+        """Of each graph, and the end; None where nothing says it."""
         graphs, degrees = self._mapping[WORK].size(0) // GRAPH, self._mapping[DEGREES]
+        if graphs == 0:  # as it was saved once
+            graphs = self._mapping["ptr"].numel() - 1 if "ptr" in self._mapping else 1
         if graphs == 1:
             return torch.arange(2, device=degrees.device) * degrees.size(0)
         ptr = self._mapping.get("ptr")
         return ptr if isinstance(ptr, Tensor) and ptr.numel() == graphs + 1 else None
 
+    def is_spoilt(self) -> bool:
+        """Whether the structure is there, but of other edges."""
+        return WORK in self._mapping and self._mapping[WORK].is_complex()
+
     def _spoil(self) -> None:
         self._slice_edges()
-        if self.has_structure():  # with what can't be concatenated with others' work
-            self._mapping[WORK] = self._mapping[WORK].unsqueeze(-1)
-
-    def _is_spoilt(self) -> bool:
-        return WORK in self._mapping and self._mapping[WORK].dim() > 2
+        if self.has_structure():
+            self._mapping[WORK] = self._mapping[WORK].to(torch.complex64)
 
     def _slice_edges(self) -> None:
         """Lets a batch take the edges that are set apart into those of its graphs, as PyG does: at
@@ -143,7 +153,7 @@ class PrecomputedStorage(GlobalStorage):
 
     def _tells_edges(self) -> bool:
         """Not where graphs lie one after the other with nothing to say where they begin."""
-        return self.has_structure() and self.ptr() is not None
+        return self.has_structure() and self.first_nodes() is not None
 
 
 class PrecomputedData(Data):
@@ -167,10 +177,12 @@ class PrecomputedData(Data):
         The same object every time; :func:`pyg_dfgnn.build_graph`, and so every layer, finds the
         structure by it. One that is stored is compared with the structure first, once, for which
         this waits: what takes some of the edges may not know the other attributes. Raises
-        ValueError of a batch without ``ptr``.
+        ValueError of a batch without ``ptr``, or of some graphs with other edges.
         """
         kept = self._store.get("edge_index")
         if not self._store.has_structure():
+            if self._store.is_spoilt() and "edge_index" not in self._store:
+                raise ValueError(SOME_GRAPHS)
             return kept
         perm, prepared = self._store[PERM], self._prepared()
         if kept is not None:
@@ -247,7 +259,7 @@ class PrecomputedData(Data):
         return _cache.lookup(perm, PREPARED, lambda _, _name: self._side_by_side())
 
     def _side_by_side(self) -> SideBySide:
-        ptr = self._store.ptr()
+        ptr = self._store.first_nodes()
         if ptr is None:  # a batch of batches, of which PyG makes none; a dataset
             raise ValueError("ptr: expected the first node of each graph of the batch, got none")
         blocks = -(-(self._store[WORK].size(0) % GRAPH) // WORK_PER_BLOCK)
@@ -359,7 +371,7 @@ class PrecomputeGraph(BaseTransform):
         degrees = torch.stack([graph.rowptr.diff(), graph.colptr.diff()], dim=1)
         data._store[DEGREES] = degrees.to(edge_index.device, self.index_dtype)
         data._store[PERM] = graph.perm.to(edge_index.device, self.index_dtype)
-        data._store[WORK] = torch.empty(GRAPH + tile_work(with_loops), 0)
+        data._store[WORK] = torch.empty(GRAPH + tile_work(with_loops), 0, dtype=torch.float32)
         return data
 
     def __repr__(self) -> str:

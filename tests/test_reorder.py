@@ -135,6 +135,7 @@ def test_other_kinds_of_attributes():
     data.array, data.names = np.arange(40), [f"node {i}" for i in range(40)]
     data.sample_index, data.face = torch.tensor([99]), numbers.view(3, 1).int()
     data.list, data.labels = [1, 2], OwnList(range(40))
+    data.val_index = torch.arange(40) < 7  # no numbers
     data = MaskToIndex()(data)
     moved = ReorderNodes("degree")(copy.copy(data))
     order = moved.y  # what each place was
@@ -146,6 +147,7 @@ def test_other_kinds_of_attributes():
     assert moved.list == [1, 2]
     assert moved.labels == order.tolist()
     assert isinstance(moved.labels, OwnList)
+    assert moved.val_index.tolist() == (order < 7).tolist()
     assert order[moved.train_index].tolist() == data.train_index.tolist()
 
 

@@ -15,7 +15,8 @@ from torch_geometric.transforms import AddSelfLoops
 
 import pyg_dfgnn
 from pyg_dfgnn import build_graph
-from pyg_dfgnn.transforms import PrecomputedData, PrecomputeGraph
+from pyg_dfgnn.loader import DeviceDataset
+from pyg_dfgnn.transforms import GRAPH, WORK, PrecomputedData, PrecomputeGraph
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -203,15 +204,56 @@ def test_graphs_of_a_batch_with_other_edges(change, remove_edge_index):
         assert torch.equal(a.edge_index, b.edge_index)
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_some_graphs_with_other_edges(first):
+@pytest.mark.parametrize("changed", [0, 1])
+@pytest.mark.parametrize("set_edges", [set_by_attribute, set_by_key])
+def test_some_graphs_with_other_edges(set_edges, changed):
+    """The first one says what a batch has: its edge_index, which all have, or the structure."""
     graphs = prepare()[:2]
-    graphs[first].edge_index = torch.tensor([[0], [1]])
-    if first == 0:
-        assert Batch.from_data_list(graphs).num_graphs == 2  # converted by layers
+    set_edges(graphs[changed], torch.tensor([[0], [1]]))
+    if changed == 0:
+        batch = Batch.from_data_list(graphs)  # layers convert its edges
+        plain = [Data(x=graph.x, edge_index=graph.edge_index) for graph in graphs]
+        assert torch.equal(batch.edge_index, Batch.from_data_list(plain).edge_index)
+        with pytest.raises(AttributeError, match="apply it again"):
+            batch.graph()
     else:
-        with pytest.raises(KeyError, match="edge_index was set after PrecomputeGraph"):
-            Batch.from_data_list(graphs)
+        with pytest.raises(
+            (KeyError, ValueError), match="set after PrecomputeGraph in some graphs"
+        ):
+            _ = Batch.from_data_list(graphs).edge_index
+
+
+def test_attributes_of_batches():
+    """Are those of any batch."""
+    graphs, expected = prepare(), Batch.from_data_list(graphs_of("plain"))
+    loader = DataLoader(graphs, batch_size=len(graphs))
+    for batch in (
+        Batch.from_data_list(graphs),
+        next(iter(loader)),
+        DeviceDataset(graphs, "cpu").batch(range(len(graphs))),
+    ):
+        assert torch.equal(batch.ptr, expected.ptr)
+        assert torch.equal(batch.batch, expected.batch)
+        assert batch.num_graphs == expected.num_graphs
+    assert not hasattr(graphs[0], "ptr")
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_saved_without_a_number_of_graphs(batched):
+    """As it was once."""
+    graphs = prepare()
+    expected = [edges_of(graph) for graph in graphs]
+    for graph in graphs:
+        graph._store._mapping[WORK] = graph[WORK][GRAPH:]
+    if batched:
+        assert edges_of(Batch.from_data_list(graphs)) == edges_of(Batch.from_data_list(prepare()))
+    else:
+        assert [edges_of(graph) for graph in graphs] == expected
+
+
+def test_own_number_of_edges():
+    data = PrecomputeGraph()(Data(num_edges=3, **graph_of(20, 0.3, "shuffled", 0).to_dict()))
+    assert data.num_edges == 3
 
 
 @pytest.mark.parametrize("remove_edge_index", [False, True])

@@ -1,5 +1,6 @@
 #include "composite.h"
 
+#include "autocast.h"
 #include "dropout.h"
 #include "operands.h"
 #include "products.h"
@@ -130,7 +131,7 @@ class Composite {
 }  // namespace
 
 CallGradients backward_composite(const Call& call, const BackwardInputs& inputs) {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const NoAutocast guard;
   auto attention = make_attention(call, By::operators);
   set_scales(attention, By::operators);
   const auto saved = make_saved(call, inputs, attention);

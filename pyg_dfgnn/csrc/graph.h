@@ -1,4 +1,4 @@
-// BothForms forms of a graph's edges: what builds them on each device.
+// Compressed forms of a graph's edges: what builds them on each device.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -78,7 +78,7 @@ class AGNNConv(FusedConv, torch_geometric.nn.AGNNConv):
 
 def to_save(x: Tensor) -> Tensor:
     """What autograd may save, as the operator needs and PyG's steps do not. Scriptable."""
-    if not torch.jit.is_scripting():  # noqa: SIM102 (neither scripted nor compiled code has them)
+    if not torch.jit.is_scripting():  # noqa: SIM102 (scripted code does not ask)
         if not torch.compiler.is_compiling() and x.is_inference() and torch.is_grad_enabled():
             return x.clone()
     return x

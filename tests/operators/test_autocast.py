@@ -76,7 +76,8 @@ def test_backward_in_another_mode(name, forward, create_graph, device):
     with torch.autocast(device, torch.bfloat16, forward is not None):
         total = call(**operands).float().square().sum()
     leaves = list(operands.values())
-    expected = torch.autograd.grad(total, leaves, retain_graph=True, create_graph=create_graph)
+    with torch.autocast(device, torch.bfloat16, forward is not None):
+        expected = torch.autograd.grad(total, leaves, retain_graph=True, create_graph=create_graph)
     with torch.autocast(device, torch.bfloat16, forward is None):
         found = torch.autograd.grad(total, leaves, create_graph=create_graph)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

@@ -135,18 +135,20 @@ def test_long_lists(index, self_loops, cuda):
 
 @pytest.mark.parametrize("self_loops", [False, True])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("longest", [0, 255, 256, 257, 6000])
+@pytest.mark.parametrize("longest", [0, 32, 33, 100, 255, 256, 257, 6000])
 @pytest.mark.parametrize("is_hub_source", [False, True])
 def test_many_nodes_of_few_edges(is_hub_source, longest, index, self_loops, device):
     """In no order, some bad and some twice, and one node of that many: around where edges of a node
-    are too many to be ranked one by one."""
-    sizes, edges = (30_000, 20_000), 100_000
+    are too many to be ranked by lanes, and one by one at all."""
+    sizes, edges, hub = (30_000, 20_000), 100_000, 17
     generator = torch.Generator().manual_seed(longest)
-    src, dst = (torch.randint(n, (edges,), generator=generator) for n in sizes)
-    (src if is_hub_source else dst)[:longest] = 17
-    src[longest : longest + 50] = dst[longest : longest + 50]  # self-loops
+    src, dst = (torch.randint(hub + 1, n, (edges,), generator=generator) for n in sizes)
+    ends = src if is_hub_source else dst
+    ends[:longest] = hub
+    src[6000:6050] = dst[6000:6050]  # self-loops
     src[-100:], dst[-100:] = src[-200:-100].clone(), dst[-200:-100].clone()
     src[20_000], dst[20_001], dst[20_002] = -1, sizes[1], -(2**31)
+    assert int(ends[ends >= 0].bincount()[hub]) == longest
     order = torch.randperm(edges, generator=generator)
     ends = [end[order].to(device) for end in (src, dst)]
     result = coo_to_csr(*(end.to(index) for end in ends), *sizes, self_loops=self_loops)
