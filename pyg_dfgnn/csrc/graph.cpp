@@ -18,10 +18,10 @@ void check_size(int64_t size, const char* name) {
   TORCH_CHECK(size >= 0 && size < kMost, name, ": expected a number of nodes >= 0 and below 2^48, got ", size);
 }
 
-// Nodes of tiles are int32, and so are sizes of both together.
+// Nodes of tiles are int32, and so is where a step of the kernels beyond the last one ends.
 void check_nodes_of_tiles(int64_t nodes, const char* name) {
-  TORCH_CHECK(nodes < std::numeric_limits<int32_t>::max(), name,
-              ": expected fewer than 2^31 - 1 nodes with tiles, got ", nodes);
+  TORCH_CHECK(nodes < std::numeric_limits<int32_t>::max() - 256, name,
+              ": expected fewer than 2^31 - 257 nodes with tiles, got ", nodes);
 }
 
 // Those of find_tiles, and behind them what else a caller of `may_have` takes; `what` says that in words.
