@@ -1,7 +1,6 @@
 // Rows that the tile kernels must take edge by edge.
 #pragma once
 
-#include "gradient.cuh"
 #include "tile_window.cuh"
 
 namespace dfgnn::cuda::tile {

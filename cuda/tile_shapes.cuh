@@ -5,6 +5,8 @@
 #include "dependent.cuh"
 #include "device.h"
 #include "tile_logit.cuh"
+#include "tile_masks.cuh"
+#include "tile_norms.cuh"
 #include "tile_turns.cuh"
 
 namespace dfgnn::cuda::tile {
