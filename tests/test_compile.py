@@ -108,19 +108,21 @@ def test_compiled_autograd(layer, compiles, device):
     assert_same({name.removeprefix("_orig_mod."): t for name, t in actual.items()}, expected)
 
 
-@pytest.mark.parametrize("layer", EDGE_LAYERS)
-def test_second_derivatives_in_compiled_autograd(layer, device):
-    ours, theirs = pair(layer, device, edge_dim=3)
+def test_second_derivatives_in_compiled_autograd(device):
+    """GATv2's scores alone have some that are not made of the operators themselves."""
+    ours, theirs = pair("GATv2Conv", device, edge_dim=3, add_self_loops=False)
     x, edge_index = random_graph(30, 100, device)
 
     def second(conv):
         leaf = x.clone().requires_grad_()
-        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
-            out = conv(leaf, edge_index, edge_features(edge_index))
-            (grad,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
-            return torch.autograd.grad(grad.square().sum(), leaf)[0]
+        out = conv(leaf, edge_index, edge_features(edge_index))
+        (grad,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), leaf)[0]
 
-    torch.testing.assert_close(second(ours), second(theirs), rtol=1e-3, atol=1e-3)
+    expected = second(theirs)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        found = second(ours)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 TRANSFORMS = {
