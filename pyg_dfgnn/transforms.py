@@ -235,9 +235,10 @@ class PrecomputedData(Data):
             AttributeError: the edges are not those of the structure any more.
             ValueError: of a batch without ``ptr``.
         """
-        if not self._store.has_structure() or not self._is_of_stored(self._prepared()):
+        prepared = self._prepared() if self._store.has_structure() else None
+        if prepared is None or not self._is_of_stored(prepared):
             raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
-        return self._prepared().graph(self_loops)
+        return prepared.graph(self_loops)
 
     def _is_of_stored(self, prepared: SideBySide) -> bool:
         """Whether it is of the edges that are stored, if there are; compiled code is not asked."""

@@ -137,6 +137,17 @@ def bipartite_layers(device="cpu", **kwargs):
         yield pair(layer, device, in_channels=FEATURES, **kwargs)
 
 
+class OfSomeEdges(torch.nn.Module):
+    """A layer on edges whose number depends on values."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index[:, edge_index[0] > edge_index[1]])
+
+
 class WithWeights(torch.nn.Module):
     """A layer that returns its attention weights, in the order of its edges, too."""
 

@@ -8,6 +8,7 @@ from layers import (
     EDGE_LAYERS,
     FEATURES,
     LAYERS,
+    OfSomeEdges,
     assert_same,
     edge_features,
     edge_index_of,
@@ -73,23 +74,11 @@ def test_one_graph(layer, dynamic, device):
     assert count_graphs(counter) == 1
 
 
-class OfSomeEdges(torch.nn.Module):
-    """A layer on edges that another tensor chooses, so that their number depends on values."""
-
-    def __init__(self, conv):
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x, edge_index, keep):
-        return self.conv(x, edge_index[:, keep])
-
-
 @pytest.mark.parametrize("layer", LAYERS)
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
 def test_edges_chosen_by_values(layer, device):
     ours, theirs = (OfSomeEdges(conv) for conv in variant(LAYERS[layer], device))
-    x, edge_index = random_graph(30, 100, device)
-    inputs = (x, edge_index, torch.arange(100, device=device) % 3 > 0)
+    inputs = random_graph(30, 100, device)
     compiled = torch.compile(ours, fullgraph=True, backend="aot_eager", dynamic=True)
     found, expected = (outputs_and_gradients(model, *inputs) for model in (compiled, theirs))
     assert_same({name.removeprefix("_orig_mod."): t for name, t in found.items()}, expected)

@@ -9,6 +9,7 @@ from layers import (
     EDGE_LAYERS,
     LAYERS,
     WEIGHT_LAYERS,
+    OfSomeEdges,
     WithWeights,
     edge_features,
     features,
@@ -40,17 +41,6 @@ def assert_exports(ours, theirs):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_export(layer):
     assert_exports(*(conv.eval() for conv in pair(layer)))
-
-
-class OfSomeEdges(torch.nn.Module):
-    """A layer on edges whose number depends on values."""
-
-    def __init__(self, conv):
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index[:, edge_index[0] > edge_index[1]])
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -105,10 +105,16 @@ def assert_close(name: str, actual: Outcome, expected: Outcome, case: Case) -> N
         # Every second row is 0, and its gradient a difference over its norm, which counts as 1e-12.
         ours, theirs = ours[1::2], theirs[1::2]
     scale = max(largest(theirs), 0.01)
-    if is_gradient:  # one that cancels to nothing counts relative to the others, and to results
+    if is_gradient:  # one that cancels to nothing counts relative to the others, or to results
         share = 0.25 if case.precision in HALF else 0.05
-        floats = (t for t in expected.tensors.values() if t.is_floating_point())
-        scale = max(scale, share * max(map(largest, floats), default=0.0))
+        of_grads, of_results = (
+            max(
+                (largest(t) for n, t in expected.tensors.items() if n.endswith(".grad") == is_grad),
+                default=0.0,
+            )
+            for is_grad in (True, False)
+        )
+        scale = max(scale, share * (of_grads if of_grads > 1e-12 else of_results))
     torch.testing.assert_close(
         ours.double(),
         theirs.double(),

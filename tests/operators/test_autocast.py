@@ -74,9 +74,7 @@ def test_backward_in_another_mode(name, forward, create_graph, device):
     """That of the forward pass says what gradients are made of."""
     call, operands = operator_and_operands(name, graphs.mixed(device))
     with torch.autocast(device, torch.bfloat16, forward is not None):
-        total = call(**operands).float().square().sum()
-    leaves = list(operands.values())
-    with torch.autocast(device, torch.bfloat16, forward is not None):
+        total, leaves = call(**operands).float().square().sum(), list(operands.values())
         expected = torch.autograd.grad(total, leaves, retain_graph=True, create_graph=create_graph)
     with torch.autocast(device, torch.bfloat16, forward is None):
         found = torch.autograd.grad(total, leaves, create_graph=create_graph)

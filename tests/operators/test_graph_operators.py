@@ -105,6 +105,24 @@ def test_coo_to_csr(name, index, self_loops, device):
     torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
 
+def assert_as_sorted(
+    src: Tensor, dst: Tensor, num_src: int, num_dst: int, index: torch.dtype, self_loops: bool
+) -> None:
+    """Both operators that sort, of indices of that dtype, beside torch's stable sort."""
+    sizes = num_src, num_dst
+    result = coo_to_csr(src.to(index), dst.to(index), *sizes, self_loops=self_loops)
+    expected = expected_csr(src, dst, *sizes, self_loops)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+    rowptr, col = (t.to(index) for t in result[:2])
+    rows = torch.full(col.shape, -1, device=col.device)  # of entries that are no edges
+    numbers = torch.arange(num_dst, device=col.device)
+    rows[: int(rowptr[-1])] = numbers.repeat_interleave(rowptr.long().diff())
+    expected = expected_csr(rows, col.long(), num_dst, num_src, False)[:3]
+    csc = csr_to_csc(rowptr, col, num_src)
+    torch.testing.assert_close(csc, tuple(t.to(index) for t in expected), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("self_loops", [False, True])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 def test_long_lists(index, self_loops, cuda):
@@ -114,16 +132,7 @@ def test_long_lists(index, self_loops, cuda):
     ends = [
         torch.randint(-1, size + 1, (edges,), device=cuda, generator=generator) for size in sizes
     ]
-    result = coo_to_csr(*(end.to(index) for end in ends), *sizes, self_loops=self_loops)
-    expected = expected_csr(*ends, *sizes, self_loops)
-    torch.testing.assert_close(result, expected, rtol=0, atol=0)
-
-    rowptr, col = (t.to(index) for t in result[:2])
-    rows = torch.full(col.shape, -1, device=cuda)  # of entries that are no edges
-    rows[: int(rowptr[-1])] = torch.arange(sizes[1], device=cuda).repeat_interleave(rowptr.diff())
-    expected = expected_csr(rows, col, *reversed(sizes), False)[:3]
-    csc = csr_to_csc(rowptr, col, sizes[0])
-    torch.testing.assert_close(csc, tuple(t.to(index) for t in expected), rtol=0, atol=0)
+    assert_as_sorted(*ends, *sizes, index, self_loops)
 
     ends = [end.to(index) for end in ends]
     assert_as_by_parts(*ends, *sizes, self_loops)
@@ -151,18 +160,7 @@ def test_many_nodes_of_few_edges(is_hub_source, longest, index, self_loops, devi
     assert int(ends[ends >= 0].bincount()[hub]) == longest
     order = torch.randperm(edges, generator=generator)
     ends = [end[order].to(device) for end in (src, dst)]
-    result = coo_to_csr(*(end.to(index) for end in ends), *sizes, self_loops=self_loops)
-    expected = expected_csr(*ends, *sizes, self_loops)
-    torch.testing.assert_close(result, expected, rtol=0, atol=0)
-
-    rowptr, col = (t.to(index) for t in result[:2])
-    rows = torch.full(col.shape, -1, device=device)  # of entries that are no edges
-    rows[: int(rowptr[-1])] = torch.arange(sizes[1], device=device).repeat_interleave(
-        rowptr.long().diff()
-    )
-    expected = expected_csr(rows, col.long(), *reversed(sizes), False)[:3]
-    csc = csr_to_csc(rowptr, col, sizes[0])
-    torch.testing.assert_close(csc, tuple(t.to(index) for t in expected), rtol=0, atol=0)
+    assert_as_sorted(*ends, *sizes, index, self_loops)
     assert_as_by_parts(*(end.to(index) for end in ends), *sizes, self_loops)
 
 
