@@ -83,6 +83,11 @@ __device__ int64_t count_below(const K* keys, int64_t count, K key) {
   return lower_bound(keys, min(reach, count), key);
 }
 
+template <class K>
+__device__ void clear_stats(const SortedEdges<K>& out) {
+  if (out.stats && grid_thread() < 2) out.stats[grid_thread()] = 0;
+}
+
 // All threads of a block must come.
 template <class K>
 __device__ void raise_max_degree(const SortedEdges<K>& out, int64_t degree) {

@@ -159,14 +159,27 @@ struct Piece {
 // [tile][2 v + column].
 using Logits = float[kChunk / 8][4];
 
-// Sums of a head's features, the same way.
-template <class S>
+// Sums of a head's features, the same way. kScaled: of rows that are held times powers of two, so that halves do for
+// the weights of any size that are multiplied for them.
+template <class S, bool kScaled = S::kScaled>
 struct Features {
   float tiles[S::kHeadFeatures / 8][4] = {};
   int exponents[2] = {253, 253};  // where kScaled: row v is held times power_of_two(exponents[v])
 
   // What the numbers held of row v are to be multiplied by.
-  __device__ __forceinline__ float unit(int v) const { return S::kScaled ? power_of_two(254 - exponents[v]) : 1; }
+  __device__ __forceinline__ float unit(int v) const { return kScaled ? power_of_two(254 - exponents[v]) : 1; }
+
+  // 0 where all of row v is finite, else NaN: a node that is no neighbour may hold an infinity, which its weight of zero
+  // made NaN.
+  __device__ __forceinline__ float nan_if_infinite(int v) const {
+    float sum = 0;
+#pragma unroll
+    for (const auto& tile : tiles) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) sum += tile[2 * v + c] * 0.0f;
+    }
+    return sum;
+  }
 
   __device__ __forceinline__ void scale(const float (&by)[2]) {
 #pragma unroll
@@ -182,7 +195,7 @@ struct Features {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       held_by[v] = by[v];
-      if constexpr (S::kScaled) {
+      if constexpr (kScaled) {
         const int up = by[v] == 0 ? 253 - exponents[v] : min(127 - exponent_of(by[v]), 253 - exponents[v]);
         if (by[v] > 0) held_by[v] *= power_of_two(127 + up);
         exponents[v] += up;
@@ -205,8 +218,8 @@ __device__ __forceinline__ void store_row_pair(typename S::T* row, int features,
 }
 
 // Writes row v of the sums, scaled, to a row of `features` features.
-template <class S>
-__device__ __forceinline__ void store_row(const Features<S>& acc, int v, float scale, typename S::T* row,
+template <class S, bool kScaled>
+__device__ __forceinline__ void store_row(const Features<S, kScaled>& acc, int v, float scale, typename S::T* row,
                                           int features) {
   const float unit = acc.unit(v);
 #pragma unroll

@@ -6,7 +6,6 @@
 #include "device.h"
 #include "edge_by_edge.cuh"
 #include "tile_dropout.cuh"
-#include "tile_edges.cuh"
 #include "tile_gradient.cuh"
 #include "tile_one_x.cuh"
 #include "tile_products.cuh"
@@ -76,7 +75,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   KeptEdges<true> kept(a, masks, w, others);
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
-  Features<S> grad[S::kHeads];
+  GradientSums<S> grad[S::kHeads];
   float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
@@ -150,7 +149,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
         x[k] = {a, g, i[v], h + k};
         dots[k] = x[k].dot(grad[k], v);
       }
-      infinite += nan_if_infinite<S>(grad[k], v) + (grad_scalar[k][v] + dots[k]) * 0.0f;
+      infinite += grad[k].nan_if_infinite(v) + (grad_scalar[k][v] + dots[k]) * 0.0f;
     });
     parts.add(infinite);
     others |= rows_not_zero(infinite, v);
@@ -214,7 +213,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   const bool has_terms = kPositions && has_edge_terms(a);
   const void* delta = when_written(g.delta);
   const void* scale = kCosine ? when_written(g.scale) : nullptr;
-  Features<S> grad[S::kHeads], grad_value[S::kHeads];
+  GradientSums<S> grad[S::kHeads], grad_value[S::kHeads];
   float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
@@ -296,8 +295,8 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
         x[k] = {a, g, node[v], h + k};
         dots[k] = x[k].dot(grad[k], v);
       }
-      if (kSumsSrc) infinite += nan_if_infinite<S>(grad[k], v);
-      if (kOfValue) infinite += nan_if_infinite<S>(grad_value[k], v);
+      if (kSumsSrc) infinite += grad[k].nan_if_infinite(v);
+      if (kOfValue) infinite += grad_value[k].nan_if_infinite(v);
       infinite += (grad_scalar[k][v] + dots[k]) * 0.0f;
     });
     parts.add(infinite);

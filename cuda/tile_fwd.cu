@@ -4,7 +4,6 @@
 #include "tile_additive.cuh"
 #include "tile_chunks.cuh"
 #include "tile_dropout.cuh"
-#include "tile_edges.cuh"
 #include "tile_logit.cuh"
 #include "tile_products.cuh"
 #include "tile_shapes.cuh"
@@ -244,7 +243,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
     for (int v = 0; v < 2; ++v) {
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
-      infinite[v] += nan_if_infinite<S>(of.out, v) + sum * 0.0f;
+      infinite[v] += of.out.nan_if_infinite(v) + sum * 0.0f;
       if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
       inverse[k][v] = sum == 0 ? 0 : inverse_of(sum);
       lse[k][v] = kFactored && sum == 0 ? -INFINITY : lse_of_sum<score>(of.m[v], sum);  // without factors m is

@@ -86,10 +86,14 @@ __device__ __forceinline__ EdgeGradient<float> masked_gradient(const Logit<float
   return {keep * p, ds, ds * s.slope};
 }
 
+// Sums of edges: scaled in float16, too, for gradients have no size of their own, and halves end at 2^-24.
+template <class S>
+using GradientSums = Features<S, S::kScaled || std::is_same_v<typename S::T, __half>>;
+
 // The gradient of a node's dst or src: accumulator row v, or, with the additive score, a number.
 template <Score score, class S>
 __device__ __forceinline__ void store_gradient(const Typed<typename S::T>& a, void* to, int node, int h,
-                                               const Features<S>& grad, int v, float grad_scalar) {
+                                               const GradientSums<S>& grad, int v, float grad_scalar) {
   if constexpr (score != Score::additive) {
     const float factor = score == Score::dot ? a.logit_scale : 1;
     store_row<S>(grad, v, factor, part_of_row<S>(a, to, node, h), features_of_part<S>(a));

@@ -2,7 +2,7 @@
 // that over columns adds its own.
 #pragma once
 
-#include "tile.cuh"
+#include "tile_gradient.cuh"
 
 namespace dfgnn::cuda::tile {
 
@@ -49,7 +49,7 @@ class GradientOfX {
         features_(a.head_dim) {}
 
   // Of the sums and x. All lanes come.
-  __device__ __forceinline__ float dot(const Features<S>& sums, int v) const {
+  __device__ __forceinline__ float dot(const GradientSums<S>& sums, int v) const {
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < Pairs::kCount; ++n) {
@@ -59,14 +59,14 @@ class GradientOfX {
   }
 
   // Stores factor * sums + own * x.
-  __device__ __forceinline__ void store(const Features<S>& sums, int v, float factor, float own) const {
+  __device__ __forceinline__ void store(const GradientSums<S>& sums, int v, float factor, float own) const {
 #pragma unroll
     for (int n = 0; n < Pairs::kCount; ++n) store_row_pair<S>(to_, features_, n, sum_at(sums, v, n, factor, own));
   }
 
   // Adds that and others to what the kernel before has stored.
-  __device__ __forceinline__ void add(const Features<S>& sums, int v, float factor, float own,
-                                      const Features<S>& others) const {
+  __device__ __forceinline__ void add(const GradientSums<S>& sums, int v, float factor, float own,
+                                      const GradientSums<S>& others) const {
     const auto before = Pairs::template load<true>(to_, features_);
     const float unit_of_others = others.unit(v);
 #pragma unroll
@@ -79,7 +79,7 @@ class GradientOfX {
   }
 
  private:
-  __device__ __forceinline__ float2 sum_at(const Features<S>& sums, int v, int n, float factor, float own) const {
+  __device__ __forceinline__ float2 sum_at(const GradientSums<S>& sums, int v, int n, float factor, float own) const {
     const float f = factor * sums.unit(v);
     float2 sum{f * sums.tiles[n][2 * v], f * sums.tiles[n][2 * v + 1]};
     if (own != 0) sum = {sum.x + own * x_[n].x, sum.y + own * x_[n].y};

@@ -190,16 +190,16 @@ __device__ __forceinline__ void start_product_nt(Logits& acc, const WindowRows<S
 
 // ---- P * chunk
 
-// Weights for rows of a chunk that are held scaled: times their scales, and times what acc holds a row times, which is
-// lowered where they would outgrow it.
+// Weights times the scales of a chunk's rows, where these are held scaled, and times what acc holds a row times, which
+// is lowered where they would outgrow it.
 template <class S>
-__device__ __forceinline__ void scale_weights(Logits& p, Features<S>& acc, const Chunk<S>& chunk) {
+__device__ __forceinline__ void scale_weights(Logits& p, Features<S, true>& acc, const Chunk<S>& chunk) {
   constexpr float kLimit = 1 << (kHighBits + 1);
   constexpr int kBits = 11;  // of a row's largest weight, so that it may grow
   float largest[2] = {0, 0};
 #pragma unroll
   for (int j = 0; j < kChunk / 8; ++j) {
-    const float2 scales = chunk.scales(j);
+    const float2 scales = S::kScaled ? chunk.scales(j) : float2{1, 1};
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
       p[j][x] *= x % 2 == 0 ? scales.x : scales.y;
@@ -229,11 +229,12 @@ struct PackedWeights {
   uint32_t high[2][4], low[2][4], down[2][4];  // down: high / 2^kLowBits
 
   // acc: what their product with a chunk will be added to.
-  __device__ __forceinline__ void set(const Logits& weights, Features<S>& acc, const Chunk<S>& chunk) {
+  template <bool kScaled>
+  __device__ __forceinline__ void set(const Logits& weights, Features<S, kScaled>& acc, const Chunk<S>& chunk) {
     Logits p;
 #pragma unroll
     for (int x = 0; x < 16; ++x) p[x / 4][x % 4] = weights[x / 4][x % 4];
-    if constexpr (S::kScaled) scale_weights<S>(p, acc, chunk);
+    if constexpr (kScaled) scale_weights<S>(p, acc, chunk);
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
       const int k = x / 4, i = x % 4;
@@ -253,8 +254,9 @@ struct PackedWeights {
 template <class S>
 using Weights = std::conditional_t<S::kWhole, WholeWeights<S>, PackedWeights<S>>;
 
-template <class S>
-__device__ __forceinline__ void warp_nn(Features<S>& acc, const PackedWeights<S>& p, const Chunk<S>& chunk, int head) {
+template <class S, bool kScaled>
+__device__ __forceinline__ void warp_nn(Features<S, kScaled>& acc, const PackedWeights<S>& p, const Chunk<S>& chunk,
+                                        int head) {
   const int lane = threadIdx.x % kWarp;
   const LaneRow row(chunk, lane % 16, lane / 16);
 #pragma unroll
@@ -275,8 +277,8 @@ __device__ __forceinline__ void warp_nn(Features<S>& acc, const PackedWeights<S>
   }
 }
 
-template <class S>
-__device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const PackedWeights<S>& p, const Chunk<S>& chunk) {
+template <class S, bool kScaled>
+__device__ __forceinline__ void warpgroup_nn(Features<S, kScaled>& acc, const PackedWeights<S>& p, const Chunk<S>& chunk) {
   using T = typename S::Factor;
   const Factors b(chunk);
   warpgroup::keep(acc.tiles);
@@ -299,8 +301,8 @@ __device__ __forceinline__ void warpgroup_nn(Features<S>& acc, const PackedWeigh
 }
 
 // p: set for acc and the chunk.
-template <class S>
-__device__ __forceinline__ void start_product_nn(Features<S>& acc, const Weights<S>& p, const Chunk<S>& chunk,
+template <class S, bool kScaled>
+__device__ __forceinline__ void start_product_nn(Features<S, kScaled>& acc, const Weights<S>& p, const Chunk<S>& chunk,
                                                  int head) {
   if constexpr (S::kWarpgroup) {
     warpgroup_nn<S>(acc, p, chunk);
@@ -318,8 +320,8 @@ __device__ __forceinline__ void start_product_nn(Features<S>& acc, const Weights
 // ---- the end of a product
 
 __device__ __forceinline__ void keep(Logits& acc) { warpgroup::keep(acc); }
-template <class S>
-__device__ __forceinline__ void keep(Features<S>& acc) {
+template <class S, bool kScaled>
+__device__ __forceinline__ void keep(Features<S, kScaled>& acc) {
   warpgroup::keep(acc.tiles);
 }
 template <class S>

@@ -77,7 +77,12 @@ __device__ __forceinline__ void for_heads(int heads, int h, const Visit& visit) 
   }
 }
 
-// Calls visit(row) for the rows of a set, as bits, in the first part's warps; what the warp has stored of them before
+// The warp's rows, as bits, for which a thread has something other than 0.
+__device__ __forceinline__ uint32_t rows_not_zero(float x, int v) {
+  return __reduce_or_sync(kAllLanes, x == 0 ? 0u : 1u << warp_row(v));
+}
+
+// Calls visit(row) for the rows of such a set, as bits, in the first part's warps; what the warp has stored of them before
 // comes first.
 template <class S, class Visit>
 __device__ __forceinline__ void for_rows_of(uint32_t rows, const BlockWindow& w, const Visit& visit) {

@@ -1,4 +1,4 @@
-"""Operands whose numbers differ by many powers of two, infinities among them, in float32."""
+"""Operands whose numbers differ by many powers of two, infinities among them."""
 
 import math
 
@@ -12,12 +12,14 @@ from calls import (
     METHODS,
     assert_near,
     gradients,
+    leaves_of,
     make_operands,
     run,
 )
 from torch import Tensor
 
-DTYPE = torch.float32
+DTYPE = torch.float32  # if nothing else is said
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 SCORES = ("dot", "additive")
 
 
@@ -138,3 +140,56 @@ def test_infinite_feature(path, head_dim, feature, name, value, device):
     assert_near(out[finite], expected[finite], FORWARD_TOLERANCE[DTYPE], "out")
     others = expected_lse.isfinite()
     assert_near(lse[others], expected_lse[others], FORWARD_TOLERANCE[DTYPE], "lse")
+
+
+def gradients_of(outputs: tuple[Tensor, Tensor], leaves: dict[str, Tensor], feature: float):
+    """By operand, where `feature` is the gradient of each head's first feature of `out`."""
+    out, _ = outputs
+    grad_out = torch.zeros_like(out)
+    grad_out[..., 0] = feature
+    return dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), grad_out), strict=True))
+
+
+@pytest.mark.parametrize("head_dim", [8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
+@pytest.mark.parametrize("path", METHODS)
+def test_logits_of_small_gradients(path, dtype, head_dim, device):
+    """Gradients of logits are below what float16 has; keys make them those of queries."""
+    graph = graphs.batch([130, 70], 1.0, self_loops=True).to(device)
+    operands = make_operands("dot", graph, 2, head_dim, dtype)
+    sign = 1.0 - 2 * (torch.arange(graph.num_src, device=device) % 2).to(dtype)[:, None, None]
+    operands["q"].zero_()
+    operands["k"] = 1024 * sign.expand_as(operands["k"])
+    operands["v"][..., :1] = sign
+    leaves, exact = leaves_of(operands), leaves_of(operands, torch.float64)
+    found = gradients_of(run(path, "dot", graph, leaves), leaves, 2.0**-20)
+    expected = gradients_of(reference.attention("dot", graph, exact), exact, 2.0**-20)
+    size = expected["q"].abs().max()
+    assert size < 2.0**-11
+    assert_near(found["q"] / size, expected["q"] / size, BACKWARD_TOLERANCE[dtype], "q")
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("head_dim", [8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
+@pytest.mark.parametrize("path", METHODS)
+def test_values_of_small_weights(path, dtype, head_dim, score, device):
+    """Weights are below what float16 has; gradients of `out` make them those of values."""
+    graph = graphs.batch([130, 70], 1.0, self_loops=True).to(device)
+    operands = make_operands(score, graph, 2, head_dim, dtype)
+    likely = [0, 130]  # in each graph one node, 2^29 times as likely as another
+    if score == "dot":
+        operands["q"].fill_(1.0)
+        operands["k"] /= 16
+        operands["k"][likely] = 20 / head_dim**0.5
+    else:
+        operands["a_src"][likely] = 25.0
+        operands["a_dst"].abs_()
+    leaves, exact = leaves_of(operands), leaves_of(operands, torch.float64)
+    found = gradients_of(run(path, score, graph, leaves), leaves, 2.0**10)
+    expected = gradients_of(reference.attention(score, graph, exact), exact, 2.0**10)
+    others = torch.ones(graph.num_src, dtype=torch.bool)
+    others[likely] = False
+    size = expected["v"][others].abs().max()
+    assert 0 < size < 2.0**-4
+    assert_near(found["v"][others] / size, expected["v"][others] / size, 1e-2, "v")
