@@ -11,6 +11,7 @@ struct V2Side : AttSide {
   using A = typename Accumulate<T>::type;
   using S = Shape<T, kVec_, 1, 1, false, true>;
   static constexpr int kVec = kVec_, kCount = 1;
+  static constexpr bool kOfEdges = true;
   const void* att[1];
 
   struct Row {

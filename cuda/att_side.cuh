@@ -18,8 +18,9 @@ inline int64_t blocks_of(int64_t nodes) { return std::min((nodes + 63) / 64, kMo
 
 // Threads of a block take `vectors` vectors of a row side by side, and as many rows as that leaves room for.
 // Side: rows x [nodes, width] and their gradient, vectors att[kCount], and of a row load(offset, node, f) -> Row, which
-// has g(k, v), what att[k] is multiplied by in the gradient at feature f + v, and added(v), what is added to that.
-// partial [blocks, kCount, width]
+// has g(k, v), what att[k] is multiplied by in the gradient at feature f + v, and added(v), what is added to that;
+// kOfEdges where g is a sum of edges, so that nodes without any have no part in that of att, even if they are not a
+// number. partial [blocks, kCount, width]
 template <class Side>
 __global__ void __launch_bounds__(kThreads)
     gradients_kernel(Side side, int64_t width, int vectors, typename Side::A* partial) {
@@ -58,8 +59,9 @@ __global__ void __launch_bounds__(kThreads)
         grad.x[v] = loaded[u].added(v);
 #pragma unroll
         for (int k = 0; k < kCount; ++k) {
-          sum[k].x[v] += x[u][v] * loaded[u].g(k, v);
-          grad.x[v] += att[k][v] * loaded[u].g(k, v);
+          const A g = loaded[u].g(k, v);
+          if (!Side::kOfEdges || g != A(0)) sum[k].x[v] += x[u][v] * g;
+          grad.x[v] += att[k][v] * g;
         }
       }
       grad.template store<1>(static_cast<T*>(side.grad) + (first + u * rows) * width + f, 0, kVec, 0);

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kGridThreads, 3) any_list_kernel(const __grid_
   if (!bucketed) {
     search.start();
     grid.sync();
-    search.add_all(task.loose.pointers, task.loose.other, task.loose.capacity());
+    search.add_all(task.loose.pointers, task.loose.other, task.loose.capacity(), task.rows.stats[0]);
     grid.sync();
   }
   search.find(task.tiles, task.num_boundaries,

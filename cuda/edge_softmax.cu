@@ -1,6 +1,7 @@
 // A warp takes a row, 32 heads at a time: its numbers are neighbours in memory, and so are those of its lanes. Of long
-// rows the warps of a block take slices, and sums are of doubles, as a lane adds up thousands of numbers one by one. Of
-// graphs of short rows a thread takes a row of a head.
+// rows the warps of a block take slices, and sums are of doubles, as a lane adds up thousands of numbers one by one; of
+// very long ones, blocks take pieces (row_units.cuh), and a second kernel finishes them. Of graphs of short rows a
+// thread takes a row of a head.
 #include <algorithm>
 
 #include "edge_softmax.h"
@@ -106,27 +107,36 @@ struct Add {
   }
 };
 
-// What the lanes of a head do with a row r. join: of what they have each, what all of them, and of a long row all warps
-// of the block, have together.
+// What the lanes of a head do with a row r. Either take_kept() does all, where a lane can keep its numbers, and says
+// so; or there are a Total of each lane's numbers, of all that have some of the row together, and what comes of that,
+// `is_first` once for all that come from one row.
 template <class A>
 struct Sums {
-  using Shared = double;
+  using Total = double;
+  using Combine = Add;
   static constexpr bool kOfEdges = false;
   Typed<A> a;
   Index position;
   const A* values;
   A* result;
 
-  template <class Lanes, class Join>
-  __device__ __forceinline__ void operator()(const Lanes& lanes, int r, const Range& row, bool is_slice,
-                                             const Join& join) const {
-    double sum = 0;
+  static __device__ __forceinline__ Total nothing() { return 0; }
+  template <class Lanes>
+  __device__ __forceinline__ bool take_kept(const Lanes&, const Range&) const {
+    return false;
+  }
+  template <class Lanes>
+  __device__ __forceinline__ Total total(const Lanes& lanes, const Range& row) const {
+    Total sum = nothing();
     for_all(lanes, row, [&](int64_t c) {
       const int64_t e = position.data ? clamp_to(position[c], a.num_edges - 1) : c;
       sum += values[a.scalar(e, lanes.head)];
     });
-    sum = join(sum, Add());
-    if (lanes.first == 0 && (!is_slice || threadIdx.x < kWarp)) result[a.scalar(r, lanes.head)] = static_cast<A>(sum);
+    return sum;
+  }
+  template <class Lanes>
+  __device__ __forceinline__ void finish(const Lanes& lanes, int r, const Range&, Total sum, bool is_first) const {
+    if (is_first && lanes.first == 0) result[a.scalar(r, lanes.head)] = static_cast<A>(sum);
   }
 };
 
@@ -154,31 +164,37 @@ struct Merge {
 
 template <class A>
 struct Softmax {
-  using Shared = Weights<A>;
+  using Total = Weights<A>;
+  using Combine = Merge;
   static constexpr bool kOfEdges = true;  // what results are of
   Typed<A> a;
   const A* logits;
   A scale;
   A* result;
 
-  template <class Lanes, class Join>
-  __device__ __forceinline__ void operator()(const Lanes& lanes, int, const Range& row, bool is_slice,
-                                             const Join& join) const {
-    const auto of_sum = [](A sum) { return sum == A(0) ? A(0) : A(1) / sum; };
-    if (!is_slice && is_kept(lanes, row)) {
-      A kept[Lanes::kKept], most = -INFINITY, sum = A(0);
-      for_kept(lanes, row,
-               [&](int k, int64_t e) { most = max(most, kept[k] = scale * logits[a.scalar(e, lanes.head)]); });
-      most = lanes.over_lanes(most, [](A x, A y) { return max(x, y); });
-      for_kept(lanes, row, [&](int k, int64_t) { sum += kept[k] = exp_difference(kept[k], most); });
-      const A share = of_sum(lanes.over_lanes(sum, Add()));
-      for_kept(lanes, row, [&](int k, int64_t e) { result[a.scalar(e, lanes.head)] = kept[k] * share; });
-      return;
-    }
-    Weights<A> weights = {-INFINITY, 0};
+  static __device__ __forceinline__ Total nothing() { return {-INFINITY, 0}; }
+  static __device__ __forceinline__ A share_of(A sum) { return sum == A(0) ? A(0) : A(1) / sum; }
+  template <class Lanes>
+  __device__ __forceinline__ bool take_kept(const Lanes& lanes, const Range& row) const {
+    if (!is_kept(lanes, row)) return false;
+    A kept[Lanes::kKept], most = -INFINITY, sum = A(0);
+    for_kept(lanes, row,
+             [&](int k, int64_t e) { most = max(most, kept[k] = scale * logits[a.scalar(e, lanes.head)]); });
+    most = lanes.over_lanes(most, [](A x, A y) { return max(x, y); });
+    for_kept(lanes, row, [&](int k, int64_t) { sum += kept[k] = exp_difference(kept[k], most); });
+    const A share = share_of(lanes.over_lanes(sum, Add()));
+    for_kept(lanes, row, [&](int k, int64_t e) { result[a.scalar(e, lanes.head)] = kept[k] * share; });
+    return true;
+  }
+  template <class Lanes>
+  __device__ __forceinline__ Total total(const Lanes& lanes, const Range& row) const {
+    Total weights = nothing();
     for_all(lanes, row, [&](int64_t e) { weights.add(scale * logits[a.scalar(e, lanes.head)]); });
-    weights = join(weights, Merge());
-    const A share = of_sum(static_cast<A>(weights.sum));
+    return weights;
+  }
+  template <class Lanes>
+  __device__ __forceinline__ void finish(const Lanes& lanes, int, const Range& row, const Total& weights, bool) const {
+    const A share = share_of(static_cast<A>(weights.sum));
     for_all(lanes, row, [&](int64_t e) {
       const int64_t at = a.scalar(e, lanes.head);
       result[at] = exp_difference(scale * logits[at], weights.most) * share;
@@ -188,34 +204,41 @@ struct Softmax {
 
 template <class A>
 struct SoftmaxBackward {
-  using Shared = double;
+  using Total = double;
+  using Combine = Add;
   static constexpr bool kOfEdges = true;
   Typed<A> a;
   const A *grad, *alpha;
   A scale;
   A* result;
 
-  template <class Lanes, class Join>
-  __device__ __forceinline__ void operator()(const Lanes& lanes, int, const Range& row, bool is_slice,
-                                             const Join& join) const {
-    if (!is_slice && is_kept(lanes, row)) {
-      A sum = A(0), weight[Lanes::kKept], weighted[Lanes::kKept];
-      for_kept(lanes, row, [&](int k, int64_t e) {
-        const int64_t at = a.scalar(e, lanes.head);
-        weight[k] = alpha[at];
-        sum += weighted[k] = weight[k] * grad[at];
-      });
-      sum = lanes.over_lanes(sum, Add());
-      for_kept(lanes, row,
-               [&](int k, int64_t e) { result[a.scalar(e, lanes.head)] = scale * (weighted[k] - weight[k] * sum); });
-      return;
-    }
-    double total = 0;
+  static __device__ __forceinline__ Total nothing() { return 0; }
+  template <class Lanes>
+  __device__ __forceinline__ bool take_kept(const Lanes& lanes, const Range& row) const {
+    if (!is_kept(lanes, row)) return false;
+    A sum = A(0), weight[Lanes::kKept], weighted[Lanes::kKept];
+    for_kept(lanes, row, [&](int k, int64_t e) {
+      const int64_t at = a.scalar(e, lanes.head);
+      weight[k] = alpha[at];
+      sum += weighted[k] = weight[k] * grad[at];
+    });
+    sum = lanes.over_lanes(sum, Add());
+    for_kept(lanes, row,
+             [&](int k, int64_t e) { result[a.scalar(e, lanes.head)] = scale * (weighted[k] - weight[k] * sum); });
+    return true;
+  }
+  template <class Lanes>
+  __device__ __forceinline__ Total total(const Lanes& lanes, const Range& row) const {
+    Total sum = nothing();
     for_all(lanes, row, [&](int64_t e) {
       const int64_t at = a.scalar(e, lanes.head);
-      total += alpha[at] * grad[at];
+      sum += alpha[at] * grad[at];
     });
-    const A sum = static_cast<A>(join(total, Add()));
+    return sum;
+  }
+  template <class Lanes>
+  __device__ __forceinline__ void finish(const Lanes& lanes, int, const Range& row, Total total, bool) const {
+    const A sum = static_cast<A>(total);
     for_all(lanes, row, [&](int64_t e) {
       const int64_t at = a.scalar(e, lanes.head);
       result[at] = scale * alpha[at] * (grad[at] - sum);
@@ -225,28 +248,94 @@ struct SoftmaxBackward {
 
 constexpr int64_t kShortRow = 32, kLongRow = 256;  // the longest for a thread and for a warp
 
-// Of every so many rows a warp takes those of `shortest` edges and more, and the block those of more than kLongRow, up
-// to 32 heads at a time.
+// How lanes and warps share rows with a block's scratch, up to 32 heads at a time.
 template <class Task>
-__global__ void __launch_bounds__(RowPlan::kThreads) rows_kernel(Task task, int rows_per_warp, int64_t shortest) {
-  __shared__ typename Task::Shared scratch[RowPlan::kWarps][kWarp];
+using Scratch = typename Task::Total[RowPlan::kWarps][kWarp];
+
+// Calls visit(lanes) for all heads.
+template <class Visit>
+__device__ __forceinline__ void for_head_lanes(int heads, const Visit& visit) {
+  for (int base = 0; base < heads; base += kWarp) {
+    visit(HeadLanes(heads, base));
+    __syncwarp();
+  }
+}
+
+// A row by a warp, and by all warps of a block.
+template <class Task>
+__device__ __forceinline__ void take_row(const Task& task, int r, const Range& row) {
+  for_head_lanes(task.a.heads, [&](const HeadLanes& lanes) {
+    if (task.take_kept(lanes, row)) return;
+    task.finish(lanes, r, row, lanes.over_lanes(task.total(lanes, row), typename Task::Combine()), true);
+  });
+}
+template <class Task>
+__device__ __forceinline__ void take_long_row(const Task& task, int r, const Range& row, Scratch<Task>& scratch) {
+  using Combine = typename Task::Combine;
+  const Range slice = warp_slice(row);
+  for_head_lanes(task.a.heads, [&](const HeadLanes& lanes) {
+    const auto total = lanes.over_lanes(task.total(lanes, slice), Combine());
+    task.finish(lanes, r, slice, lanes.over_warps(total, scratch, Combine()), threadIdx.x < kWarp);
+  });
+}
+
+// A piece by a block: first its total, into its slot of slots [slots][heads]; then, when those of all pieces are there,
+// what comes of them.
+template <class Task>
+__device__ __forceinline__ void take_piece(const Task& task, const Piece& piece, typename Task::Total* slot,
+                                           Scratch<Task>& scratch) {
+  using Combine = typename Task::Combine;
+  const Range slice = warp_slice(piece.edges);
+  for_head_lanes(task.a.heads, [&](const HeadLanes& lanes) {
+    auto total = lanes.over_lanes(task.total(lanes, slice), Combine());
+    total = lanes.over_warps(total, scratch, Combine());
+    if (threadIdx.x < kWarp && lanes.first == 0) slot[lanes.head] = total;
+  });
+}
+template <class Task>
+__device__ __forceinline__ void finish_piece(const Task& task, const Piece& piece, const RowUnits& units,
+                                             const typename Task::Total* slots, Scratch<Task>& scratch) {
+  using Combine = typename Task::Combine;
+  const Range& row = piece.of_row;
+  const int64_t begin = row.begin / units.segment, end = (row.end - 1) / units.segment + 1;
+  const Range slice = warp_slice(piece.edges), segments = warp_slice({begin, end});
+  for_head_lanes(task.a.heads, [&](const HeadLanes& lanes) {
+    auto total = Task::nothing();
+    for_all(lanes, segments, [&](int64_t s) {
+      const int64_t slot = 2 * s + (row.begin > s * units.segment);
+      total = Combine()(total, slots[slot * task.a.heads + lanes.head]);
+    });
+    total = lanes.over_warps(lanes.over_lanes(total, Combine()), scratch, Combine());
+    task.finish(lanes, piece.row, slice, total, threadIdx.x < kWarp && piece.edges.begin == row.begin);
+  });
+}
+
+// Of every so many rows a warp takes those of `shortest` edges and more, and the block those of more than kLongRow. The
+// first blocks take pieces.
+template <class Task>
+__global__ void __launch_bounds__(RowPlan::kThreads)
+    rows_kernel(Task task, int rows_per_warp, int64_t shortest, RowUnits units, typename Task::Total* slots) {
+  __shared__ Scratch<Task> scratch;
   __shared__ unsigned long_rows[RowPlan::kWarps];
   const auto& a = task.a;
   if constexpr (Task::kOfEdges) clear_no_edges(a, task.result);
+  const auto num_slots = static_cast<unsigned>(units.slots());
+  if (blockIdx.x < num_slots) {
+    const Piece piece(a.rowptr, a.num_dst, a.num_edges, units, blockIdx.x);
+    if (piece.is_there) take_piece(task, piece, slots + static_cast<int64_t>(blockIdx.x) * a.heads, scratch);
+    return;
+  }
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto first_row = [&](int w) {
-    return (static_cast<int64_t>(blockIdx.x) * RowPlan::kWarps + w) * rows_per_warp;
+    return (static_cast<int64_t>(blockIdx.x - num_slots) * RowPlan::kWarps + w) * rows_per_warp;
   };
-  const auto take = [&](int64_t r, bool is_slice) {
-    const Range edges = row_range(a.rowptr, static_cast<int>(r), a.num_edges);
-    for (int base = 0; base < a.heads; base += kWarp) {
-      const HeadLanes lanes(a.heads, base);
-      task(lanes, static_cast<int>(r), is_slice ? warp_slice(edges) : edges, is_slice,
-           [&](auto x, const auto& combine) {
-             x = lanes.over_lanes(x, combine);
-             return is_slice ? lanes.over_warps(x, scratch, combine) : x;
-           });
-      __syncwarp();
+  const auto take = [&](int64_t row, bool is_long) {
+    const int r = static_cast<int>(row);
+    const Range edges = row_range(a.rowptr, r, a.num_edges);
+    if (!is_long) {
+      take_row(task, r, edges);
+    } else if (num_slots == 0 || edges.size() <= units.segment) {
+      take_long_row(task, r, edges, scratch);
     }
   };
   const int64_t own = first_row(warp) + lane;
@@ -263,6 +352,15 @@ __global__ void __launch_bounds__(RowPlan::kThreads) rows_kernel(Task task, int 
   }
 }
 
+// After rows_kernel().
+template <class Task>
+__global__ void __launch_bounds__(RowPlan::kThreads)
+    pieces_kernel(Task task, RowUnits units, const typename Task::Total* slots) {
+  __shared__ Scratch<Task> scratch;
+  const Piece piece(task.a.rowptr, task.a.num_dst, task.a.num_edges, units, blockIdx.x);
+  if (piece.is_there) finish_piece(task, piece, units, slots, scratch);
+}
+
 // Short rows by a thread for each head.
 template <class Task>
 __global__ void __launch_bounds__(RowPlan::kThreads) short_rows_kernel(Task task) {
@@ -272,12 +370,13 @@ __global__ void __launch_bounds__(RowPlan::kThreads) short_rows_kernel(Task task
   const int r = static_cast<int>(i / a.heads);
   const Range row = row_range(a.rowptr, r, a.num_edges);
   if (row.size() > kShortRow) return;
-  task(OneLane{static_cast<int>(i % a.heads)}, r, row, false, [](auto x, const auto&) { return x; });
+  const OneLane lanes{static_cast<int>(i % a.heads)};
+  if (!task.take_kept(lanes, row)) task.finish(lanes, r, row, task.total(lanes, row), true);
 }
 
 // Where a warp would have little to do with most rows, threads take the short ones.
 template <class Task>
-cudaError_t launch(const Task& task, cudaStream_t stream) {
+cudaError_t launch(const Task& task, void* scratch, cudaStream_t stream) {
   const auto& a = task.a;
   constexpr int64_t kMean = 16, kThreads = RowPlan::kThreads;
   const bool is_short = a.num_edges <= kMean * a.num_dst;
@@ -288,8 +387,13 @@ cudaError_t launch(const Task& task, cudaStream_t stream) {
   const int rows_per_block = plan_rows(a.num_dst, a.num_edges).rows_per_block;
   const int rows_per_warp = is_short ? kWarp : std::max(1, rows_per_block / RowPlan::kWarps);
   const int64_t rows = int64_t{rows_per_warp} * RowPlan::kWarps;
-  rows_kernel<<<static_cast<unsigned>((a.num_dst + rows - 1) / rows), kThreads, 0, stream>>>(
-      task, rows_per_warp, is_short ? kShortRow + 1 : 0);
+  const RowUnits units = cut_rows(a.num_edges, a.heads);
+  auto* slots = static_cast<typename Task::Total*>(scratch);
+  const auto pieces = static_cast<unsigned>(units.slots()),
+             blocks = static_cast<unsigned>((a.num_dst + rows - 1) / rows);
+  rows_kernel<<<pieces + blocks, kThreads, 0, stream>>>(task, rows_per_warp, is_short ? kShortRow + 1 : 0, units,
+                                                        slots);
+  if (pieces > 0) pieces_kernel<<<pieces, kThreads, 0, stream>>>(task, units, slots);
   return cudaGetLastError();
 }
 
@@ -303,24 +407,30 @@ cudaError_t for_type_of(const Products& graph, const OfType& of_type) {
 
 }  // namespace
 
-cudaError_t sum_edges(const Products& graph, const void* values, void* result, cudaStream_t stream) {
+size_t edge_scratch(const Products& graph) {
+  return cut_rows(graph.num_edges, graph.heads).slots() * graph.heads * sizeof(Weights<double>);
+}
+
+cudaError_t sum_edges(const Products& graph, const void* values, void* result, void* scratch, cudaStream_t stream) {
   return for_type_of(graph, [&]<class A>(const Typed<A>& a) {
-    return launch(Sums<A>{a, graph.position, static_cast<const A*>(values), static_cast<A*>(result)}, stream);
+    return launch(Sums<A>{a, graph.position, static_cast<const A*>(values), static_cast<A*>(result)}, scratch, stream);
   });
 }
 
-cudaError_t edge_softmax(const Products& graph, const void* logits, double scale, void* result, cudaStream_t stream) {
+cudaError_t edge_softmax(const Products& graph, const void* logits, double scale, void* result, void* scratch,
+                         cudaStream_t stream) {
   return for_type_of(graph, [&]<class A>(const Typed<A>& a) {
-    return launch(Softmax<A>{a, static_cast<const A*>(logits), static_cast<A>(scale), static_cast<A*>(result)}, stream);
+    return launch(Softmax<A>{a, static_cast<const A*>(logits), static_cast<A>(scale), static_cast<A*>(result)}, scratch,
+                  stream);
   });
 }
 
 cudaError_t edge_softmax_backward(const Products& graph, const void* grad, const void* alpha, double scale,
-                                  void* result, cudaStream_t stream) {
+                                  void* result, void* scratch, cudaStream_t stream) {
   return for_type_of(graph, [&]<class A>(const Typed<A>& a) {
     return launch(SoftmaxBackward<A>{a, static_cast<const A*>(grad), static_cast<const A*>(alpha),
                                      static_cast<A>(scale), static_cast<A*>(result)},
-                  stream);
+                  scratch, stream);
   });
 }
 

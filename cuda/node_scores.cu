@@ -42,6 +42,7 @@ struct ScoresSide {
   using T = T_;
   using A = typename Accumulate<T>::type;
   static constexpr int kVec = kVec_, kCount = kCount_;
+  static constexpr bool kOfEdges = false;
   int64_t nodes;
   const void* x;
   void* grad;

@@ -92,12 +92,13 @@ cudaError_t launch_by_edges(const Attention& a, const Gradients& g, void* worksp
   }
   constexpr Term term = score == Score::additive ? Term::weight : score == Score::additive_v2 ? Term::slope : Term::row;
   const A factor = score == Score::dot ? static_cast<A>(a.scale) : A(1);
-  const Spmm<T> by_row{a.rowptr,    a.col, Index{}, a.num_dst, a.num_src, operands,
-                       a.src_scale, a.src, a.heads, a.dst,     factor,    g.dst};
-  const Spmm<T> by_column{a.colptr,    a.row, a.perm,  a.num_src, a.num_dst, operands,
-                          a.dst_scale, a.dst, a.heads, a.src,     factor,    g.src};
-  const Spmm<T> of_value{a.colptr, a.row,      a.perm,  a.num_src, a.num_dst, weights,
-                         nullptr,  g.grad_out, a.heads, nullptr,   A(1),      g.value};
+  A* slots = reinterpret_cast<A*>(static_cast<char*>(workspace) + edge_store_bytes<score, S>(a));
+  const Spmm<T> by_row{a.rowptr, a.col,   Index{}, a.num_dst, a.num_src, operands, a.src_scale,
+                       a.src,    a.heads, a.dst,   factor,    g.dst,     false,    slots};
+  const Spmm<T> by_column{a.colptr, a.row,   a.perm, a.num_src, a.num_dst, operands, a.dst_scale,
+                          a.dst,    a.heads, a.src,  factor,    g.src,     false,    slots};
+  const Spmm<T> of_value{a.colptr,   a.row,   a.perm,  a.num_src, a.num_dst, weights, nullptr,
+                         g.grad_out, a.heads, nullptr, A(1),      g.value,   false,   slots};
   if (error == cudaSuccess) error = launch_spmm<term, S>(a, by_row, stream);
   if (error == cudaSuccess) error = launch_spmm<term, S>(a, by_column, stream);
   return error == cudaSuccess ? launch_spmm<Term::row, S>(a, of_value, stream) : error;
@@ -111,6 +112,9 @@ size_t pmf_bwd_workspace(const Attention& a) {
     bytes = edge_store_bytes<score, S>(a);
     if (goes_by_rows_and_columns<score, S>(a)) {
       bytes += std::max(scratch_bytes<Side::rows, score, S>(a), scratch_bytes<Side::columns, score, S>(a));
+    } else {
+      const int64_t numbers = int64_t{a.heads} * a.head_dim;
+      bytes += spmm_numbers(a.num_edges, numbers) * sizeof(typename S::A);
     }
     return cudaSuccess;
   });

@@ -182,7 +182,8 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 }
 
 template <class T>
-Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result) {
+Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
+                void* scratch) {
   using A = typename Accumulate<T>::type;
   Spmm<T> product{};
   product.ptr = graph.ptr;
@@ -196,6 +197,7 @@ Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bo
   product.factor = A(1);
   product.result = result;
   product.sum_heads = sum_heads;
+  product.slots = static_cast<A*>(scratch);
   return product;
 }
 
@@ -263,18 +265,24 @@ cudaError_t add_ends(const Products& graph, const void* a, const void* b, void* 
   return graph.type == Type::f64 ? launch.template operator()<double>() : launch.template operator()<float>();
 }
 
+size_t spmm_scratch(const Products& graph, bool sum_heads) {
+  const int64_t numbers = int64_t{sum_heads ? 1 : graph.heads} * graph.head_dim;
+  return spmm_numbers(graph.num_edges, numbers) * (graph.type == Type::f64 ? sizeof(double) : sizeof(float));
+}
+
 cudaError_t spmm(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
-                 cudaStream_t stream) {
+                 void* scratch, cudaStream_t stream) {
   const Attention operands = operands_of(graph);
   if (graph.heads == 1 || sum_heads) {
     return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-      return launch_spmm<Term::row, S>(operands, spmm_of<typename S::T>(graph, weight, x, sum_heads, result), stream);
+      return launch_spmm<Term::row, S>(operands, spmm_of<typename S::T>(graph, weight, x, sum_heads, result, scratch),
+                                       stream);
     });
   }
   // A shape of vectors is for heads that are whole vectors.
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
   return for_type_and_shape(graph.type, by_vectors ? graph.heads * graph.head_dim : 1, [&]<class S>() {
-    return launch_spmm_heads<S>(operands, spmm_of<typename S::T>(graph, weight, x, false, result), stream);
+    return launch_spmm_heads<S>(operands, spmm_of<typename S::T>(graph, weight, x, false, result, scratch), stream);
   });
 }
 

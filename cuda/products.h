@@ -41,9 +41,10 @@ inline Attention operands_of(const Products& graph) {
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, void* result, cudaStream_t stream);
 
 // result T [num_rows, heads, head_dim]: sum of weight * x_node over the entries of r; with sum_heads over the heads
-// too, T [num_rows, 1, head_dim]. weight: A [num_edges, heads].
+// too, T [num_rows, 1, head_dim]. weight: A [num_edges, heads]. scratch: of as many bytes as spmm_scratch says.
+size_t spmm_scratch(const Products& graph, bool sum_heads);
 cudaError_t spmm(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
-                 cudaStream_t stream);
+                 void* scratch, cudaStream_t stream);
 
 // result T [num_nodes, head_dim], written at `node` of every entry that belongs to a row, each of which has one of its
 // own: sum over the heads of weight * a_r. weight: A [num_edges, heads].

@@ -46,7 +46,7 @@ struct RowUnits {
     count = segments + static_cast<unsigned>((num_rows + kWarp - 1) / kWarp);
   }
 
-  int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
+  __host__ __device__ int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
 
   // Whether a pass needs memory of its own, if it has no `exact` kernel.
   bool need_scratch(int64_t num_rows, int64_t num_entries) const {

@@ -340,7 +340,8 @@ cudaError_t launch_gradient_runs(const Attention& a, const Gradients& g, void* w
   const dim3 grid(plan.piece_blocks + plan.row_blocks, a.heads);
   const int threads = plan.warps * kWarp;
   const Typed<typename S::T> typed{a};
-  if constexpr (side == Side::columns) {
+  // Columns depend on their rows alone: where there are none, on what came before, of which they know nothing.
+  if (side == Side::columns && a.num_dst > 0) {
     error = launch_dependent(kernel, grid, threads, bytes, stream, typed, g, plan, slots);
   } else {
     kernel<<<grid, threads, bytes, stream>>>(typed, g, plan, slots);

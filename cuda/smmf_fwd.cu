@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, 4)
       for_own_row(a.rowptr, a.num_dst, a.num_edges, row, plan.shortest - 1, visit);
     }
   }
-  for_rows(a.rowptr, a.num_dst, a.num_edges, plan, [&](int i, const Range& edges, bool is_slice) {
+  for_rows<false>(a.rowptr, a.num_dst, a.num_edges, plan, [&](int i, const Range& edges, bool is_slice, int) {
     forward_row<score>(a, outputs, dropout, heads, i, edges, is_slice ? slices.own() : nullptr, 0);
     if (is_slice) slices.add_up(a, outputs, i, heads.first(), heads.count(a.heads));
   });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "logit.cuh"
+#include "merge.cuh"
 #include "row_blocks.cuh"
 #include "shapes.cuh"
 
@@ -25,7 +26,16 @@ struct Spmm {
   A factor;
   void* result;            // T [num_rows, heads, head_dim]; Term::weight: A [num_rows, heads]
   bool sum_heads = false;  // then T [num_rows, 1, head_dim]
+  A* slots = nullptr;      // of pieces of very long rows, as many as spmm_numbers says, or null: rows are not cut
+
+  // Of a row of the result, in a slot.
+  __host__ __device__ int slot_heads(const Attention& a) const { return sum_heads ? 1 : a.heads; }
 };
+
+// What slots take of a product of a graph of so many entries, whose result has so many numbers a row.
+inline int64_t spmm_numbers(int64_t num_entries, int64_t numbers) {
+  return cut_rows(num_entries, numbers).slots() * numbers;
+}
 
 // The heads of a lane's vectors, where heads lie side by side, and where in a row of x these vectors are.
 template <class S>
@@ -55,7 +65,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
   const int64_t x_stride = static_cast<int64_t>(m.x_heads) * a.head_dim;
   constexpr int kUnroll = 4;
   const Places<S> first(0, lane, a.head_dim, m.x_heads);
-  for_rows(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice) {
+  for_rows<true>(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice, int slot) {
     for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
       const Places<S> at = S::kLoop && f > 0 ? Places<S>(f, lane, a.head_dim, m.x_heads) : first;
       Fragment<S> sum;
@@ -89,7 +99,8 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
       }
       __syncwarp();
       T* result = static_cast<T*>(m.result) + static_cast<int64_t>(r) * width + f;
-      store_row_sum(sum, result, width - f, m.factor, is_slice, sums);
+      A* piece = slot == kWhole ? nullptr : m.slots + int64_t{slot} * width + f;
+      store_row_sum(sum, result, width - f, m.factor, is_slice, sums, piece);
     }
   });
 }
@@ -105,7 +116,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
   const int64_t x_stride = static_cast<int64_t>(m.x_heads) * a.head_dim;
   constexpr bool kFeatures = term != Term::weight;
   constexpr int kUnroll = 4;
-  for_rows(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice) {
+  for_rows<true>(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice, int slot) {
     for (int f = 0; f < (kFeatures && S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
       Fragment<S> sum;
       sum.zero();
@@ -149,34 +160,60 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
         }
       }
       __syncwarp();
+      const int heads = m.slot_heads(a);
+      const int64_t row = static_cast<int64_t>(r) * heads + first_head,
+                    row_of_slot = int64_t{slot} * heads + first_head;
       if constexpr (kFeatures) {
-        const int64_t row = m.sum_heads ? r : a.scalar(r, first_head);
+        A* piece = slot == kWhole ? nullptr : m.slots + row_of_slot * a.head_dim + f;
         T* result = static_cast<T*>(m.result) + row * a.head_dim + f;
-        store_row_sum(sum, result, a.head_dim - f, m.factor, is_slice, sums);
+        store_row_sum(sum, result, a.head_dim - f, m.factor, is_slice, sums, piece);
       } else {
-        store_scalar_sum<S>(weight_sum, static_cast<A*>(m.result) + a.scalar(r, first_head), is_slice);
+        A* result = slot == kWhole ? static_cast<A*>(m.result) + row : m.slots + row_of_slot;
+        store_scalar_sum<S>(weight_sum, result, is_slice);
       }
     }
   });
+}
+
+template <class T>
+RowPlan plan_spmm(const Attention& a, const Spmm<T>& m, int64_t numbers) {
+  return m.slots ? plan_pieces(m.num_rows, a.num_edges, numbers) : plan_rows(m.num_rows, a.num_edges);
+}
+
+// Adds up pieces of rows that have `heads` sums of `width` numbers, or of one.
+template <class T>
+cudaError_t merge_pieces(const Attention& a, const Spmm<T>& m, const RowPlan& plan, int heads, int width,
+                         bool is_number, cudaStream_t stream) {
+  Merge<T, false> merge{m.ptr, m.num_rows, a.num_edges, plan.units, heads, m.slots, width, is_number ? 0 : width};
+  if (is_number) {
+    merge.number = static_cast<typename Accumulate<T>::type*>(m.result);
+  } else {
+    merge.results = 1;
+    merge.rows[0] = static_cast<T*>(m.result);
+  }
+  return launch_merge(merge, stream);
 }
 
 // Term::row without scale and sum_heads. S: the shape of a row of all heads.
 template <class S>
 cudaError_t launch_spmm_heads(const Attention& a, const Spmm<typename S::T>& m, cudaStream_t stream) {
   if (m.num_rows == 0) return cudaSuccess;
-  const RowPlan plan = plan_rows(m.num_rows, a.num_edges);
+  const int width = a.heads * a.head_dim;
+  const RowPlan plan = plan_spmm(a, m, width);
   spmm_heads_kernel<typename S::Wide><<<plan.blocks, RowPlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, m, plan);
-  return cudaGetLastError();
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? merge_pieces(a, m, plan, 1, width, false, stream) : error;
 }
 
 template <Term term, class S>
 cudaError_t launch_spmm(const Attention& a, const Spmm<typename S::T>& m, cudaStream_t stream) {
   if (m.num_rows == 0) return cudaSuccess;
-  const RowPlan plan = plan_rows(m.num_rows, a.num_edges);
-  const dim3 grid(plan.blocks, m.sum_heads ? 1 : a.heads);
+  const int heads = m.slot_heads(a), width = term == Term::weight ? 1 : a.head_dim;
+  const RowPlan plan = plan_spmm(a, m, int64_t{heads} * a.head_dim);
   const Typed<typename S::T> typed{a};
-  spmm_kernel<term, typename S::Wide><<<grid, RowPlan::kThreads, 0, stream>>>(typed, m, plan);
-  return cudaGetLastError();
+  spmm_kernel<term, typename S::Wide><<<dim3(plan.blocks, heads), RowPlan::kThreads, 0, stream>>>(typed, m, plan);
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? merge_pieces(a, m, plan, heads, width, term == Term::weight, stream) : error;
 }
 
 }  // namespace dfgnn::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cooperative.cuh"
+#include "find_row.cuh"
 #include "tile_geometry.h"
 
 namespace dfgnn::cuda {
@@ -29,31 +30,14 @@ class TileSearch {
     if (last > first) atomicMax(&w_.reach[first], last);
   }
 
-  // Takes all edges of compressed rows or columns.
+  // Takes all edges of compressed rows or columns, of which the longest has `longest`, if that is known.
   template <class Ptr, class Ind>
-  __device__ void add_all(const Ptr& ptr, const Ind& ind, int64_t num_entries) {
-    constexpr int kLanes = 8;  // of a row
-    constexpr int64_t kRows = 32 / kLanes;
-    for (int64_t base = grid_thread() / 32 * kRows; base < nodes_; base += grid_threads() / 32 * kRows) {
-      const int64_t i = base + threadIdx.x % 32 / kLanes;
-      int64_t first = i, last = i;
-      if (i < nodes_) {
-        const int64_t begin = max(int64_t(0), static_cast<int64_t>(ptr[i]));
-        const int64_t end = min(num_entries, static_cast<int64_t>(ptr[i + 1]));
-        for (int64_t e = begin + threadIdx.x % kLanes; e < end; e += kLanes) {
-          const int64_t node = ind[e];
-          if (node < 0 || node >= nodes_) continue;
-          first = min(first, node);
-          last = max(last, node);
-        }
-      }
-#pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-        first = min(first, __shfl_xor_sync(~0u, first, offset));
-        last = max(last, __shfl_xor_sync(~0u, last, offset));
-      }
-      if (i < nodes_ && threadIdx.x % kLanes == 0) add(static_cast<int>(first), static_cast<int>(last));
-    }
+  __device__ void add_all(const Ptr& ptr, const Ind& ind, int64_t num_entries, int64_t longest = INT64_MAX) {
+    // What is longer than the block's share of all entries has some of them at its first or its last.
+    const Share mine = block_share(num_entries);
+    const int64_t long_row = max((num_entries + gridDim.x - 1) / gridDim.x, kLongRow);
+    add_rows(ptr, ind, num_entries, long_row);
+    if (longest > long_row && mine.begin < mine.end && nodes_ > 0) add_shares(ptr, ind, num_entries, long_row, mine);
   }
 
   // Writes tiles, `count` boundaries. Calls visit(tile, nodes) for each tile once; `nodes` are those of what it ends
@@ -92,7 +76,60 @@ class TileSearch {
 
  private:
   using Scan = BlockSums<int>::Scan;
-  static constexpr int kEach = 4;  // nodes, or blocks, of a thread
+  static constexpr int kEach = 4;            // nodes, or blocks, of a thread
+  static constexpr int64_t kLongRow = 1024;  // edges from which on no few lanes should take a row
+
+  // Widens [first, last] by the other ends of entries begin, begin + step ...
+  template <class Ind>
+  __device__ __forceinline__ void widen(const Ind& ind, int64_t begin, int64_t end, int step, int64_t& first,
+                                        int64_t& last) const {
+    for (int64_t e = begin; e < end; e += step) {
+      const int64_t node = ind[e];
+      if (node < 0 || node >= nodes_) continue;
+      first = min(first, node);
+      last = max(last, node);
+    }
+  }
+
+  // Rows of up to `most` edges, by some lanes each.
+  template <class Ptr, class Ind>
+  __device__ void add_rows(const Ptr& ptr, const Ind& ind, int64_t num_entries, int64_t most) {
+    constexpr int kLanes = 8;
+    constexpr int64_t kRows = 32 / kLanes;
+    for (int64_t base = grid_thread() / 32 * kRows; base < nodes_; base += grid_threads() / 32 * kRows) {
+      const int64_t i = base + threadIdx.x % 32 / kLanes;
+      int64_t first = i, last = i;
+      if (i < nodes_) {
+        const int64_t begin = max(int64_t(0), static_cast<int64_t>(ptr[i]));
+        const int64_t end = min(num_entries, static_cast<int64_t>(ptr[i + 1]));
+        if (end - begin <= most) widen(ind, begin + threadIdx.x % kLanes, end, kLanes, first, last);
+      }
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+        first = min(first, __shfl_xor_sync(~0u, first, offset));
+        last = max(last, __shfl_xor_sync(~0u, last, offset));
+      }
+      if (i < nodes_ && threadIdx.x % kLanes == 0) add(static_cast<int>(first), static_cast<int>(last));
+    }
+  }
+
+  // What a block's share has of longer ones.
+  template <class Ptr, class Ind>
+  __device__ void add_shares(const Ptr& ptr, const Ind& ind, int64_t num_entries, int64_t most, const Share& share) {
+    int64_t rows[2];
+    warp_find_rows<2>(ptr, nodes_, {share.begin, share.end - 1}, rows);
+    for (int t = 0; t < (rows[0] == rows[1] ? 1 : 2); ++t) {
+      const int64_t i = rows[t];
+      const int64_t begin = max(int64_t(0), static_cast<int64_t>(ptr[i]));
+      const int64_t end = min(num_entries, static_cast<int64_t>(ptr[i + 1]));
+      if (end - begin <= most) continue;
+      int64_t first = i, last = i;
+      widen(ind, max(begin, share.begin) + threadIdx.x, min(end, share.end), kGridThreads, first, last);
+      const int low = __reduce_min_sync(kAllLanes, static_cast<int>(first));
+      const int high = __reduce_max_sync(kAllLanes, static_cast<int>(last));
+      if (threadIdx.x % kWarp == 0) add(low, high);
+    }
+  }
 
   // Of nodes in a row: the furthest node that edges of theirs reach, and the last boundary behind one of them, or 0,
   // as far as can be told without the nodes before.

@@ -5,6 +5,7 @@
 
 #include "column_sums.h"
 #include "edges.cuh"
+#include "merge.cuh"
 #include "row_blocks.cuh"
 #include "row_groups.cuh"
 #include "shapes.cuh"
@@ -198,7 +199,7 @@ struct GradientSums {
 // The gradients of the nodes that rows are of, and, by destination, those of att, W and features.
 template <class S, bool by_destination>
 __global__ void __launch_bounds__(RowPlan::kThreads)
-    gradients_kernel(Terms<S> terms, V2Gradients g, RowPlan plan, typename S::A* partial) {
+    gradients_kernel(Terms<S> terms, V2Gradients g, RowPlan plan, typename S::A* partial, typename S::A* slots) {
   using T = typename S::T;
   using A = typename S::A;
   __shared__ SliceSums<S> slices;
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
   }
 
   for (unsigned block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
-    for_rows(ptr, num_rows, terms.num_edges, plan, block, [&](int r, const Range& entries, bool is_slice) {
+    const auto take_row = [&](int r, const Range& entries, bool is_slice, int slot) {
       Packed<S> own;
       own.load(terms.node(own_x, r), lane, terms.width);
       Fragment<S> sum;
@@ -317,8 +318,10 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
       __syncwarp();
       if (by_destination && blockIdx.y > 0) return;
       T* result = static_cast<T*>(by_destination ? g.x_dst : g.x_src) + static_cast<int64_t>(r) * terms.width;
-      store_row_sum(sum, result, terms.width, A(1), is_slice, slices);
-    });
+      A* piece = slot == kWhole ? nullptr : slots + int64_t{slot} * terms.width;
+      store_row_sum(sum, result, terms.width, A(1), is_slice, slices, piece);
+    };
+    for_rows<true>(ptr, num_rows, terms.num_edges, plan, block, take_row);
   }
 
   if constexpr (by_destination) {
@@ -347,11 +350,22 @@ cudaError_t for_terms(const V2Logits& task, const Launch& launch) {
   });
 }
 
+int width_of(const V2Logits& task) { return task.heads * task.channels; }
+RowPlan plan_of(const V2Logits& task, int64_t num_rows) {
+  return plan_pieces(num_rows, task.num_edges, width_of(task));
+}
+
 // Blocks whose sums are added up in the end: what fills the device, as far as they take 64 MiB.
 int64_t blocks_with_sums(const V2Logits& task) {
-  const int64_t numbers = int64_t{1 + task.edge_dim} * task.heads * task.channels;
+  const int64_t numbers = int64_t{1 + task.edge_dim} * width_of(task);
   const int64_t most = std::max<int64_t>(1, std::min<int64_t>(1024, (int64_t{1} << 24) / numbers));
-  return std::min<int64_t>(most, plan_rows(task.num_dst, task.num_edges).blocks);
+  return std::min<int64_t>(most, plan_of(task, task.num_dst).blocks);
+}
+
+// What they take of the workspace, and the sums over them after it, and what slots of pieces take after that.
+int64_t numbers_of_blocks(const V2Logits& task) {
+  const int64_t columns = int64_t{1 + task.edge_dim} * width_of(task), rows = blocks_with_sums(task);
+  return rows * columns + column_sums_partial(rows, columns);
 }
 
 }  // namespace
@@ -373,23 +387,36 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
 }
 
 int64_t v2_partial(const V2Logits& task) {
-  const int64_t columns = int64_t{1 + task.edge_dim} * task.heads * task.channels, rows = blocks_with_sums(task);
-  return rows * columns + column_sums_partial(rows, columns);
+  return numbers_of_blocks(task) + cut_rows(task.num_edges, width_of(task)).slots() * width_of(task);
 }
 
 cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_t stream) {
   return for_terms(task, [&]<class S>(const Terms<S>& terms) {
     using A = typename S::A;
-    const RowPlan rows = plan_rows(task.num_dst, task.num_edges), columns = plan_rows(task.num_src, task.num_edges);
     const int64_t blocks = blocks_with_sums(task), width = int64_t{1 + task.edge_dim} * terms.width;
-    const dim3 grid(static_cast<unsigned>(blocks),
-                    std::max(1, (task.edge_dim + kFeaturesOfBlock<S> - 1) / kFeaturesOfBlock<S>));
-    A* partial = static_cast<A*>(g.partial);
-    if (blocks > 0) gradients_kernel<S, true><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, rows, partial);
-    if (task.num_src > 0) {
-      gradients_kernel<S, false><<<columns.blocks, RowPlan::kThreads, 0, stream>>>(terms, g, columns, nullptr);
+    A *partial = static_cast<A*>(g.partial), *slots = partial + numbers_of_blocks(task);
+    const auto launch = [&]<bool by_destination>(int64_t num_rows, const Index& ptr, unsigned num_blocks,
+                                                 unsigned feature_blocks, void* result) {
+      if (num_rows == 0) return cudaSuccess;
+      const RowPlan plan = plan_of(task, num_rows);
+      gradients_kernel<S, by_destination>
+          <<<dim3(num_blocks, feature_blocks), RowPlan::kThreads, 0, stream>>>(terms, g, plan, partial, slots);
+      const cudaError_t error = cudaGetLastError();
+      if (error != cudaSuccess) return error;
+      using T = typename S::T;
+      Merge<T, false> merge{ptr, num_rows, task.num_edges, plan.units, 1, slots, terms.width, terms.width};
+      merge.results = 1;
+      merge.rows[0] = static_cast<T*>(result);
+      return launch_merge(merge, stream);
+    };
+    constexpr int kOfBlock = kFeaturesOfBlock<S>;
+    const int feature_blocks = std::max(1, (task.edge_dim + kOfBlock - 1) / kOfBlock);
+    cudaError_t error = launch.template operator()<true>(task.num_dst, task.rowptr, static_cast<unsigned>(blocks),
+                                                         feature_blocks, g.x_dst);
+    if (error == cudaSuccess) {
+      error =
+          launch.template operator()<false>(task.num_src, task.colptr, plan_of(task, task.num_src).blocks, 1, g.x_src);
     }
-    const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
     return column_sums(task.type, partial, blocks, width, partial + blocks * width, g.terms, stream);
   });

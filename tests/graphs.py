@@ -151,8 +151,8 @@ GRAPHS: dict[str, Callable[[], Csr]] = {
     "single_edge": lambda: from_rows([[0]], 1),
     "spare_capacity": spare_capacity,
     "star_of_sources": lambda: from_degrees([1] * 900, 1),
-    "super_node": lambda: from_degrees([3, 13000, 2], 50),
-    "super_source": lambda: from_degrees([1] * 3000, 1),
+    "super_node": lambda: from_degrees([3, 13000, 1024, 1025, 0, 1500, 1100, 2], 50),
+    "super_source": lambda: from_degrees([1] * 17000, 1),
 }
 
 

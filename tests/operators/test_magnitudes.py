@@ -193,3 +193,21 @@ def test_values_of_small_weights(path, dtype, head_dim, score, device):
     size = expected["v"][others].abs().max()
     assert 0 < size < 2.0**-4
     assert_near(found["v"][others] / size, expected["v"][others] / size, 1e-2, "v")
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+@pytest.mark.parametrize("head_dim", [16, 64, 128])
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("score", reference.VALUE)
+def test_node_without_edges(score, path, head_dim, value, device):
+    """It has no part in any gradient, even if it is no number."""
+    graph = graphs.from_rows([[1, 2], [2, 0], [0, 1, 2], [], [2]], 5).to(device)
+    operands = make_operands(score, graph, 2, head_dim, DTYPE)
+    expected = expected_gradients(score, graph, operands)
+    for name, operand in operands.items():
+        if operand.size(0) == graph.num_src:
+            operand[3] = value
+    leaves = leaves_of(operands)
+    found = gradients(run(path, score, graph, leaves), leaves, with_lse=False)
+    for name, gradient in expected.items():
+        assert_near(found[name], gradient, BACKWARD_TOLERANCE[DTYPE], name)

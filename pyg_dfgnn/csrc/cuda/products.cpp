@@ -31,6 +31,11 @@ cuda::Products products_of(const Compressed& graph, const at::Tensor& numbers) {
   return products_of(graph, numbers.unsqueeze(2), numbers.size(1));
 }
 
+// Not defined where it is of no bytes.
+at::Tensor scratch_of(size_t bytes, const at::Tensor& like) {
+  return bytes == 0 ? at::Tensor() : at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
+}
+
 at::Tensor of_edges(const Compressed& graph, int64_t heads, const at::TensorOptions& options) {
   return results_of_edges(graph.num_edges(), heads, graph.num_rows(), options);
 }
@@ -52,8 +57,10 @@ at::Tensor spmm_cuda(const Compressed& graph, const at::Tensor& weight, const at
   const auto x = aligned(given);
   const int64_t heads = weight.size(1);
   auto result = at::empty({graph.num_rows(), sum_heads ? 1 : heads, x.size(2)}, x.options());
-  C10_CUDA_CHECK(cuda::spmm(products_of(graph, x, heads), weight.const_data_ptr(), features_of(x), sum_heads,
-                            result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  const auto product = products_of(graph, x, heads);
+  const auto scratch = scratch_of(cuda::spmm_scratch(product, sum_heads), x);
+  C10_CUDA_CHECK(cuda::spmm(product, weight.const_data_ptr(), features_of(x), sum_heads, result.mutable_data_ptr(),
+                            writable(scratch), c10::cuda::getCurrentCUDAStream()));
   return result;
 }
 
@@ -78,7 +85,9 @@ at::Tensor add_ends_cuda(const Compressed& graph, const at::Tensor& a, const at:
 at::Tensor sum_edges_cuda(const Compressed& graph, const at::Tensor& values) {
   const c10::cuda::CUDAGuard guard(values.device());
   auto result = at::empty({graph.num_rows(), values.size(1)}, values.options());
-  C10_CUDA_CHECK(cuda::sum_edges(products_of(graph, values), values.const_data_ptr(), result.mutable_data_ptr(),
+  const auto product = products_of(graph, values);
+  const auto scratch = scratch_of(cuda::edge_scratch(product), values);
+  C10_CUDA_CHECK(cuda::sum_edges(product, values.const_data_ptr(), result.mutable_data_ptr(), writable(scratch),
                                  c10::cuda::getCurrentCUDAStream()));
   return result;
 }
@@ -86,8 +95,10 @@ at::Tensor sum_edges_cuda(const Compressed& graph, const at::Tensor& values) {
 at::Tensor edge_softmax_cuda(const Compressed& graph, const at::Tensor& logits, double scale) {
   const c10::cuda::CUDAGuard guard(logits.device());
   auto result = of_edges(graph, logits.size(1), logits.options());
-  C10_CUDA_CHECK(cuda::edge_softmax(products_of(graph, logits), logits.const_data_ptr(), scale,
-                                    result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  const auto product = products_of(graph, logits);
+  const auto scratch = scratch_of(cuda::edge_scratch(product), logits);
+  C10_CUDA_CHECK(cuda::edge_softmax(product, logits.const_data_ptr(), scale, result.mutable_data_ptr(),
+                                    writable(scratch), c10::cuda::getCurrentCUDAStream()));
   return result;
 }
 
@@ -95,8 +106,11 @@ at::Tensor edge_softmax_bwd_cuda(const Compressed& graph, const at::Tensor& grad
                                  double scale) {
   const c10::cuda::CUDAGuard guard(grad.device());
   auto result = of_edges(graph, grad.size(1), grad.options());
-  C10_CUDA_CHECK(cuda::edge_softmax_backward(products_of(graph, grad), grad.const_data_ptr(), alpha.const_data_ptr(),
-                                             scale, result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  const auto product = products_of(graph, grad);
+  const auto scratch = scratch_of(cuda::edge_scratch(product), grad);
+  C10_CUDA_CHECK(cuda::edge_softmax_backward(product, grad.const_data_ptr(), alpha.const_data_ptr(), scale,
+                                             result.mutable_data_ptr(), writable(scratch),
+                                             c10::cuda::getCurrentCUDAStream()));
   return result;
 }
 
