@@ -115,6 +115,7 @@ struct Sums {
   using Total = double;
   using Combine = Add;
   static constexpr bool kOfEdges = false;
+  static constexpr int kBlocks = 10;  // a multiprocessor's, with float
   Typed<A> a;
   Index position;
   const A* values;
@@ -167,6 +168,7 @@ struct Softmax {
   using Total = Weights<A>;
   using Combine = Merge;
   static constexpr bool kOfEdges = true;  // what results are of
+  static constexpr int kBlocks = 5;
   Typed<A> a;
   const A* logits;
   A scale;
@@ -207,6 +209,7 @@ struct SoftmaxBackward {
   using Total = double;
   using Combine = Add;
   static constexpr bool kOfEdges = true;
+  static constexpr int kBlocks = 4;
   Typed<A> a;
   const A *grad, *alpha;
   A scale;
@@ -310,10 +313,15 @@ __device__ __forceinline__ void finish_piece(const Task& task, const Piece& piec
   });
 }
 
+template <class Task>
+constexpr int rows_blocks() {
+  return blocks_here(sizeof(*Task::result) == 4 ? Task::kBlocks : 1);
+}
+
 // Of every so many rows a warp takes those of `shortest` edges and more, and the block those of more than kLongRow. The
 // first blocks take pieces.
 template <class Task>
-__global__ void __launch_bounds__(RowPlan::kThreads)
+__global__ void __launch_bounds__(RowPlan::kThreads, (rows_blocks<Task>()))
     rows_kernel(Task task, int rows_per_warp, int64_t shortest, RowUnits units, typename Task::Total* slots) {
   __shared__ Scratch<Task> scratch;
   __shared__ unsigned long_rows[RowPlan::kWarps];

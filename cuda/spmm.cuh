@@ -52,9 +52,15 @@ struct Places {
   }
 };
 
+// Blocks a multiprocessor.
+template <class S>
+constexpr int spmm_blocks() {
+  return blocks_here(S::kSteps > 1 || S::kLoop || sizeof(typename S::A) == 8 ? 1 : S::kVec == 4 ? 9 : 8);
+}
+
 // All heads at once: S is the shape of a row of them, `width` numbers. A vector is of one head.
 template <class S>
-__global__ void __launch_bounds__(RowPlan::kThreads)
+__global__ void __launch_bounds__(RowPlan::kThreads, (spmm_blocks<S>()))
     spmm_heads_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
   using T = typename S::T;
   using A = typename S::A;
@@ -106,7 +112,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
 }
 
 template <Term term, class S>
-__global__ void __launch_bounds__(RowPlan::kThreads)
+__global__ void __launch_bounds__(RowPlan::kThreads, (term == Term::row ? spmm_blocks<S>() : 1))
     spmm_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
   using T = typename S::T;
   using A = typename S::A;

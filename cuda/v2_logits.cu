@@ -196,9 +196,15 @@ struct GradientSums {
   }
 };
 
+// Blocks a multiprocessor.
+template <class S>
+constexpr int gradient_blocks() {
+  return blocks_here(S::kSteps == 1 && S::kVec == 4 && sizeof(typename S::A) == 4 ? 5 : 1);
+}
+
 // The gradients of the nodes that rows are of, and, by destination, those of att, W and features.
 template <class S, bool by_destination>
-__global__ void __launch_bounds__(RowPlan::kThreads)
+__global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S>()))
     gradients_kernel(Terms<S> terms, V2Gradients g, RowPlan plan, typename S::A* partial, typename S::A* slots) {
   using T = typename S::T;
   using A = typename S::A;

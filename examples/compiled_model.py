@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.loader import DataLoader
 
 import pyg_dfgnn.nn
+from pyg_dfgnn.bench.options import positive
 from pyg_dfgnn.datasets import cluster_graphs
 
 
@@ -30,7 +31,7 @@ class Model(nn.Module):
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("--graphs", type=int, default=64)
+    parser.add_argument("--graphs", type=positive, default=64)
     args = parser.parse_args()
     torch.manual_seed(0)
     loader = DataLoader(cluster_graphs(args.graphs, 0, 0).train, batch_size=16, shuffle=True)

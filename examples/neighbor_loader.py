@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 
 import pyg_dfgnn.nn
+from pyg_dfgnn.bench.options import positive
 
 
 class Model(nn.Module):
@@ -41,10 +42,8 @@ def friendly_graph(nodes: int, degree: int, classes: int) -> Data:
 
 def main():
     parser = Parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--nodes", type=int, default=20000)
+    parser.add_argument("--nodes", type=positive, default=20000)
     args = parser.parse_args()
-    if args.nodes < 1:
-        parser.error("argument --nodes: must be at least 1")
     if not (torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE):
         fail("NeighborLoader needs pyg_lib or torch_sparse, and neither is installed")
     torch.manual_seed(0)

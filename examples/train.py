@@ -5,9 +5,11 @@ python examples/train.py --dataset Cora --model gat   # one whole graph, from Py
 python examples/train.py --backend pyg                # the same model on PyG's own layers
 """
 
+import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import report
 import torch
@@ -15,8 +17,12 @@ from common import Parser, fail
 
 from pyg_dfgnn import datasets
 from pyg_dfgnn.bench.models import Net
+from pyg_dfgnn.bench.options import count, positive, probability, seed, share
 from pyg_dfgnn.bench.tasks import SETTINGS, kind, make_task
 from pyg_dfgnn.bench.training import evaluate, train
+
+
+TYPES = {"dropout": probability, "lr": share, "weight_decay": share}  # others are positive
 
 
 def parse_args():
@@ -27,9 +33,9 @@ def parse_args():
     add("--dataset", default="pattern", type=lambda name: names.get(name.lower(), name),
         metavar="NAME", choices=datasets.NAMES, help=", ".join(datasets.NAMES))  # fmt: skip
     add("--root", default="data", help="folder of PyG's datasets, fetched where they are missing")
-    add("--graphs", default=1000, type=int, help="training graphs of pattern and cluster")
-    add("--batch-size", default=32, type=int, help="graphs of a training step")
-    add("--walks", default=8, type=int, help="steps of the random-walk encoding, 0 for none")
+    add("--graphs", default=1000, type=positive, help="training graphs of pattern and cluster")
+    add("--batch-size", default=32, type=positive, help="graphs of a training step")
+    add("--walks", default=8, type=count, help="steps of the random-walk encoding, 0 for none")
     add("--backend", default="dfgnn", choices=["dfgnn", "pyg"], help="layers to train with")
     add(
         "--method",
@@ -38,30 +44,16 @@ def parse_args():
         help="of the fused layers",
     )
     add("--compile", action="store_true", help="train under torch.compile")
-    add("--seed", default=0, type=int, help="of the graphs and of the weights")
+    add("--seed", default=0, type=seed, help="of the graphs and of the weights")
     add("--out", default="runs", help="folder for the plot and the result")
-    add("--compare", default=20.0, type=float, help="seconds to measure speeds, 0 for none")
-    for name, value in SETTINGS["sbm"]._asdict().items():
-        by_kind = ", ".join(
-            f"{kind} {getattr(settings, name)}" for kind, settings in SETTINGS.items()
-        )
-        add("--" + name.replace("_", "-"), type=type(value), help=by_kind)
+    add("--compare", default=20.0, type=share, help="seconds to measure speeds, 0 for none")
+    for name in SETTINGS["sbm"]._fields:
+        by_kind = ", ".join(f"{kind} {getattr(known, name)}" for kind, known in SETTINGS.items())
+        add("--" + name.replace("_", "-"), default=argparse.SUPPRESS,
+            type=TYPES.get(name, positive), help=by_kind)  # fmt: skip
     args = parser.parse_args()
-    for name, value in SETTINGS[kind(args.dataset)]._asdict().items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    for name in ("epochs", "hidden", "heads", "layers", "graphs", "batch_size"):
-        if getattr(args, name) < 1:
-            parser.error(f"argument --{name.replace('_', '-')}: must be at least 1")
-    if args.walks < 0:
-        parser.error("argument --walks: must be at least 0")
-    if not 0 <= args.seed < 2**63:
-        parser.error("argument --seed: must be from 0 to 2^63 - 1")
-    if not 0 <= args.dropout <= 1:
-        parser.error("argument --dropout: must be from 0 to 1")
-    for name in ("lr", "weight_decay"):
-        if not 0 <= getattr(args, name) < float("inf"):
-            parser.error(f"argument --{name.replace('_', '-')}: must be at least 0")
+    given = vars(args)
+    args = argparse.Namespace(**SETTINGS[kind(args.dataset)]._asdict() | given)
     if args.hidden % args.heads:
         parser.error(f"--hidden ({args.hidden}) must be a multiple of --heads ({args.heads})")
     return args
@@ -109,7 +101,14 @@ def main():
 
     net = make_net(args.backend)
     history, best = train(
-        net, task, args.device, args.epochs, args.lr, args.weight_decay, args.compile
+        net,
+        task,
+        args.device,
+        args.epochs,
+        args.lr,
+        args.weight_decay,
+        args.compile,
+        may_stop=True,
     )
     scores = ", ".join(f"{name} {value:.4f}" for name, value in best["test_scores"].items())
     result = {
@@ -127,17 +126,31 @@ def main():
         f"Epoch {result['epoch_seconds']:.2f} s, peak memory {result['peak_mib']:.0f} MiB "
         f"({'the GPU' if args.device.type == 'cuda' else 'the whole process'})"
     )
+    name = f"{args.dataset}-{args.model}-{args.backend}-{args.seed}"
+    save(Path(args.out) / name, task.metric, result)
+    if len(history) <= args.epochs:
+        fail(f"interrupted after {len(history) - 1} of {args.epochs} epochs", INTERRUPTED)
     if args.compare > 0:
         nets = {backend: make_net(backend) for backend in ("dfgnn", "pyg")}
         for twin in nets.values():
             twin.load_state_dict(net.state_dict())
         result |= compare(args, task, nets)
-    out = Path(args.out)
-    name = f"{args.dataset}-{args.model}-{args.backend}-{args.seed}"
-    (out / f"{name}.json").write_text(json.dumps(result, indent=1))
-    report.plot(out / f"{name}.png", name, task.metric, history, result.get("times"))
-    print(f"Saved {out / name}.png and .json")
+        save(Path(args.out) / name, task.metric, result)
+
+
+INTERRUPTED = 130  # what shells take an exit by Ctrl-C for
+
+
+def save(path: Path, metric: str, result: dict[str, Any]) -> None:
+    path.with_suffix(".json").write_text(json.dumps(result, indent=1))
+    report.plot(
+        path.with_suffix(".png"), path.name, metric, result["history"], result.get("times")
+    )
+    print(f"Saved {path}.png and .json")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        fail("interrupted", INTERRUPTED)

@@ -107,6 +107,7 @@ def build_graph(
     Raises:
         ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size.
         IndexError: ``edge_index`` holds a node that is out of range.
+        TypeError: ``num_src`` or ``num_dst`` is no int.
     """
     is_flow = flow == "source_to_target" or flow == "target_to_source"
     if not is_flow or not is_convertible(edge_index, num_src, num_dst, flow):
@@ -433,4 +434,7 @@ def _build_eager(
     prepared = _cache.known(edge_index, PREPARED)
     if prepared is not None and (num_src, num_dst, flow) == prepared.fits:
         return prepared.graph(self_loops)
+    for name, count in (("num_src", num_src), ("num_dst", num_dst)):
+        if not isinstance(count, int):
+            raise TypeError(f"{name}: expected an int, got {count!r}")
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)

@@ -76,7 +76,11 @@ class DeviceDataset(torch.utils.data.Dataset):
                     "graphs: expected the same attributes of all, got "
                     f"{sorted(names)} and {sorted(others)}"
                 )
-        self.device = torch.empty(0, device=device).device
+        try:
+            self.device = torch.empty(0, device=device).device
+        except (AssertionError, RuntimeError) as error:
+            reason = str(error).strip().split("\n", 1)[0]
+            raise ValueError(f"device: expected one of this machine, got {device!r}: {reason}") from None
         self.follow_batch = follow_batch or ()
         self._class, self._length = type(graphs[0]), len(graphs)
         self._layouts: list[_Layout] = []

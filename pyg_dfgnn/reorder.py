@@ -97,16 +97,16 @@ class ReorderNodes(BaseTransform):
     def forward(self, data: Data) -> Data:
         if not isinstance(data, Data) or isinstance(data, HyperGraphData):
             raise TypeError(f"data: expected a Data, got a {type(data).__name__}")
-        if not isinstance(data._store.get("edge_index"), Tensor):
-            raise ValueError(
-                "data: expected its edges in edge_index, got " + ", ".join(data.keys())
-            )
         if isinstance(data, Batch):
             raise ValueError(
                 "data: expected a single graph, got a batch: renumber its graphs first"
             )
         if PERM in data:
             data.edge_index = data["edge_index"]  # drops the structure, which has the old numbers
+        if not isinstance(data._store.get("edge_index"), Tensor):
+            raise ValueError(
+                "data: expected its edges in edge_index, got " + ", ".join(data.keys())
+            )
         for name in ("adj", "adj_t"):
             if name in data:
                 raise ValueError(f"data: expected its edges in edge_index alone, got {name} too")

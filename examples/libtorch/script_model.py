@@ -1,6 +1,7 @@
 # ruff: noqa: E402
-"""Saves a model in TorchScript for train.cpp: ``python script_model.py MODEL``."""
+"""Saves a model in TorchScript for train.cpp."""
 
+import argparse
 import sys
 
 # Scripted where torch_sparse is, a model names its operators, which the C++ program does not have.
@@ -23,5 +24,8 @@ class Model(torch.nn.Module):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="file for the model")
+    path = parser.parse_args().model
     torch.manual_seed(0)
-    torch.jit.script(Model()).save(sys.argv[1])
+    torch.jit.script(Model()).save(path)

@@ -80,6 +80,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         raise ValueError("--device cuda: there is no CUDA GPU, or the operators are without CUDA")
     if arguments.download and not arguments.root:
         raise ValueError("--download: expected a --root to put the data sets in")
+    for root in arguments.root:
+        if not arguments.download and not Path(root).is_dir():
+            raise ValueError(f"--root: expected folders of data sets, got {root}")
     scope = Scope.of(
         device,
         arguments.quick,

@@ -12,6 +12,14 @@ def positive(text: str) -> int:
     return number
 
 
+def count(text: str) -> int:
+    """A number of things, of which there may be none."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected 0 or more, got {number}")
+    return number
+
+
 def seed(text: str) -> int:
     """Of a generator of torch."""
     number = int(text)
@@ -40,5 +48,12 @@ def share(text: str) -> float:
     """Of something."""
     number = float(text)
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number >= 0, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a number from 0 on that is finite, got {text}")
+    return number
+
+
+def probability(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text}")
     return number

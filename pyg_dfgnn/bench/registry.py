@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -183,11 +183,12 @@ LARGE = ("ogbl-ppa", "ogbn-proteins", "Reddit")
 WHOLE = tuple(n for n, d in DATASETS.items() if not d.is_batch and n not in LARGE)
 
 
-def find(name: str, roots: list[str]) -> str | None:
-    """The first root under which the files of a data set are."""
-    for root in roots:
+def find(name: str, roots: Sequence[str]) -> str | None:
+    """The first root under which the files of a data set are; None, too, of what has none."""
+    name_of_folder = KNOWN[name].folder
+    for root in roots if name_of_folder is not None else ():
         for kind in ("raw", "processed"):
-            folder = Path(root, KNOWN[name].folder or "", kind)
+            folder = Path(root, name_of_folder or "", kind)
             if folder.is_dir() and any(folder.iterdir()):
                 return root
     return None

@@ -4,6 +4,7 @@ import datetime
 import gc
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 from .case import Case, Row, noted
 from .lab import Lab
+from .registry import KNOWN, find
 from .results import FILE, Record, Results, key_of
 from .scope import Scope
 from .sections import SECTIONS
@@ -41,19 +43,23 @@ def run(
         The results in ``out``, and the number of cases left.
 
     Raises:
-        ValueError: ``out`` has results of another device.
+        ValueError: ``out`` has results of another device, or of another seed.
         DeviceLost: the GPU takes no more work from this process; a new run goes on.
     """
     out.mkdir(parents=True, exist_ok=True)
     path = out / FILE
     results = Results.load(path) if path.exists() else Results()
-    others = {run["machine"]["device"] for run in results.runs} - {machine["device"]}
-    if others:
-        raise ValueError(
-            f"--out {out}: expected results of this device ({machine['device']}), got some of "
-            f"{', '.join(sorted(others))}; choose another folder"
-        )
-    cases = wanted(results, sections, scope, retry)
+    for what, of_run, this_one in (
+        ("device", lambda run: run["machine"]["device"], machine["device"]),
+        ("seed", lambda run: run.get("seed", lab.seed), lab.seed),
+    ):
+        others = {str(of_run(run)) for run in results.runs} - {str(this_one)}
+        if others:
+            raise ValueError(
+                f"--out {out}: expected results of this {what} ({this_one}), got some of "
+                f"{', '.join(sorted(others))}; choose another folder"
+            )
+    cases = wanted(results, sections, scope, retry, lab.roots)
     results.save(path)
     this = circumstances(machine, sections, scope, lab)
     end = time.monotonic() + limit_s
@@ -76,20 +82,33 @@ def run(
 
 
 def wanted(
-    results: Results, sections: list[str], scope: Scope, retry: bool
+    results: Results,
+    sections: list[str],
+    scope: Scope,
+    retry: bool = False,
+    roots: Sequence[str] = (),
 ) -> dict[Case, list[str]]:
-    """The cases that are to be measured, and the sections that ask for them."""
+    """The cases that are to be measured, and the sections that ask for them.
+
+    Those of stand-ins are measured again where ``roots`` have the data by now.
+    """
     cases: dict[Case, list[str]] = {}
     for section in sections:
         for case in SECTIONS[section].cases(scope):
             known = results.records.get(key_of(case.about()))
-            if known is None or (retry and known.is_failed):
+            if known is None or (retry and known.is_failed) or could_be_real(known, roots):
                 asked = cases.setdefault(case, list(known.sections) if known else [])
             else:
                 asked = known.sections
             if section not in asked:
                 asked.append(section)
     return cases
+
+
+def could_be_real(record: Record, roots: Sequence[str]) -> bool:
+    name = record.case.get("workload")
+    is_stand_in = record.result.get("graph") == "stand-in"
+    return is_stand_in and name in KNOWN and find(name, roots) is not None
 
 
 def take(case: Case, lab: Lab) -> Row:

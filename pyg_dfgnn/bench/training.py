@@ -23,10 +23,15 @@ def train(
     weight_decay: float = 0.0,
     compile: bool = False,
     progress: bool = True,
+    may_stop: bool = False,
 ) -> tuple[list[Record], Record]:
     """Returns a record of each epoch and that of the best, whose weights ``net`` has in the end.
 
-    Record 0 is of the untrained net. ``progress`` shows a bar on stderr.
+    Record 0 is of the untrained net.
+
+    Args:
+        progress: Show a bar on stderr.
+        may_stop: Where an interrupt comes after an epoch, return what there is.
     """
     optimizer = torch.optim.Adam(net.parameters(), lr=lr, weight_decay=weight_decay)
     steps = epochs * len(task.batches["train"])
@@ -41,9 +46,15 @@ def train(
     bar = tqdm(numbers, unit="epoch", ncols=100, mininterval=calm, disable=not progress)
     for epoch in bar:
         start = time.perf_counter()
-        losses, scores = train_epoch(run, task, optimizer, schedule, device)
-        seconds = time.perf_counter() - start
-        val, test = evaluate(run, task, ["val", "test"], device)
+        try:
+            losses, scores = train_epoch(run, task, optimizer, schedule, device)
+            seconds = time.perf_counter() - start
+            val, test = evaluate(run, task, ["val", "test"], device)
+        except KeyboardInterrupt:
+            if not (may_stop and weights):
+                raise
+            bar.close()
+            break
         record = {"epoch": epoch, "losses": losses, "seconds": seconds, "test_scores": test}
         record |= {"train": scores[task.metric], "val": val[task.metric]}
         history.append(record)

@@ -304,6 +304,7 @@ def no_fused_path() -> str:
     """The message of the error where PyG's steps are needed and cannot run. Scriptable."""
     return (
         "This call needs PyG's message passing: for attention weights of a Graph, explainers, "
-        "hooks, an aggregation other than 'add', or a dtype or device without kernels. That takes "
-        "an edge_index, not a Graph, and in TorchScript a layer with another aggr."
+        "hooks, transforms of torch.func, forward-mode derivatives, an aggregation other than "
+        "'add', or a dtype or device without kernels. That takes an edge_index, not a Graph, and "
+        "in TorchScript a layer with another aggr."
     )

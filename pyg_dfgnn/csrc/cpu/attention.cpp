@@ -74,6 +74,7 @@ Gradients backward_cpu(const Attention& a, const Saved& saved) {
   auto args = cpu::make_args(a);
   args.grad_out = cpu::data_of(saved.grad_out);
   args.lse = const_cast<void*>(cpu::data_of(saved.lse));
+  args.grad_lse = cpu::data_of(saved.grad_lse);
   args.delta = cpu::data_of(saved.delta);
   args.weight = cpu::writable(weight);
   args.grad_score = cpu::writable(grad_score);

@@ -46,6 +46,12 @@ struct BackwardDst {
       const A delta = as<A>(args.delta)[i * H + h];
 #pragma omp simd
       for (int e = first; e < last; ++e) ds[e] = p[e] * (derivatives.value_dot[e] - delta);
+      // The weight of a row's only edge is constant; value_dot and delta are rounded in different ways.
+      const Range edges = row_range(args.rowptr, args, i);
+      if (edges.end - edges.begin == 1) {
+        const A grad_lse = args.grad_lse ? as<A>(args.grad_lse)[i * H + h] : A(0);
+        ds[first] = p[first] * (grad_lse + A(0) * derivatives.value_dot[first]);
+      }
     });
     if (args.grad_bias) {
       A* grad_bias = as<A>(args.grad_bias) + at;

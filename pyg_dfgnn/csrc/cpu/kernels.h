@@ -34,7 +34,7 @@ struct Args {
 
   void *out, *lse;  // T and A: results of the forward pass; lse is read by the backward passes
 
-  const void *grad_out, *delta;
+  const void *grad_out, *grad_lse, *delta;  // grad_lse may be null
   // A [E, H], written by the pass over rows, read by the pass over columns: the weight dropout(p) of an edge, and the
   // gradient of its score (before the leaky ReLU where the score is additive).
   void *weight, *grad_score;
