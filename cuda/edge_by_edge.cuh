@@ -45,12 +45,11 @@ class LaneFeatures {
   float x_[kCount] = {};
 };
 
-// <grad_out_i, out_i> - grad_lse_i, made again where nobody knows whether it has been stored yet.
+// Made again where nobody knows whether it has been stored yet.
 template <class T, int kFeatures>
 __device__ __forceinline__ float delta_of(const Typed<T>& a, const Gradients& g,
                                           const LaneFeatures<T, kFeatures>& grad_out, int i, int h) {
-  const float delta = grad_out.dot(LaneFeatures<T, kFeatures>(a, g.out, i, h));
-  return g.grad_lse ? delta - a.at(g.grad_lse, a.scalar(i, h)) : delta;
+  return cuda::delta_of(a, g, i, h, grad_out.dot(LaneFeatures<T, kFeatures>(a, g.out, i, h)));
 }
 
 // What nodes bring to logits; cosine's scales are made again.

@@ -14,9 +14,36 @@ struct EdgeGradient {
   A operand;  // ds times the slope: the gradient of the scaled dot product, or of additive's sum
 };
 
+// What stands for delta where a row has one edge, whose weight is constant, and lse has no gradient: ds is 0 then,
+// which a difference of roundings would not be. A NaN that no operation makes.
+constexpr uint32_t kNoDelta = 0x7FC0A10E;
+template <class A>
+__device__ __forceinline__ A no_delta() {
+  if constexpr (sizeof(A) == 4) {
+    return __uint_as_float(kNoDelta);
+  } else {
+    return __hiloint2double(kNoDelta | 0x7FF80000, 0);
+  }
+}
+__device__ __forceinline__ bool is_delta(float x) { return __float_as_uint(x) != kNoDelta; }
+__device__ __forceinline__ bool is_delta(double x) { return __double2hiint(x) != (kNoDelta | 0x7FF80000); }
+
+// delta from <grad_out_i, out_i>.
+template <class T, class A>
+__device__ __forceinline__ A delta_of(const Typed<T>& a, const Gradients& g, int i, int h, A dot) {
+  if (g.grad_lse) return dot - a.at(g.grad_lse, a.scalar(i, h));
+  return row_range(a.rowptr, i, a.num_edges).size() == 1 ? no_delta<A>() : dot;
+}
+
+// ds
+template <class A>
+__device__ __forceinline__ A logit_gradient(A p, A keep, A dp, A delta) {
+  return is_delta(delta) ? p * (keep * dp - delta) : A(0);
+}
+
 template <class A>
 __device__ __forceinline__ EdgeGradient<A> edge_gradient(const Logit<A>& s, A dp, A lse, A delta, A keep) {
-  const A p = exp_difference(s.value, lse), ds = p * (keep * dp - delta);
+  const A p = exp_difference(s.value, lse), ds = logit_gradient(p, keep, dp, delta);
   return {keep * p, ds, ds * s.slope};
 }
 
@@ -36,7 +63,8 @@ __global__ void delta_kernel(Typed<typename S::T> a, Gradients g) {
     sum += x.dot(y);
   }
   sum = lanes_sum<S::kLanes>(sum);
-  if (live && lane == 0) static_cast<A*>(g.delta)[t] = g.grad_lse ? sum - a.at(g.grad_lse, t) : sum;
+  if (!live || lane != 0) return;
+  static_cast<A*>(g.delta)[t] = delta_of(a, g, static_cast<int>(t / a.heads), static_cast<int>(t % a.heads), sum);
 }
 
 template <class S>

@@ -114,10 +114,8 @@ __device__ __forceinline__ typename S::A row_delta(const Typed<typename S::T>& a
                                                    const WarpHeads<S, kOwnRows>& heads, const Row& grad_out, int i) {
   Packed<S> out;
   out.load(a.features(g.out, i, heads.head), heads.lane, a.head_dim);
-  auto delta = lanes_sum<S::kLanes>(out.dot(grad_out));
-  const int64_t t = a.scalar(i, heads.head);
-  if (g.grad_lse) delta -= a.at(g.grad_lse, t);
-  if (heads.is_first()) static_cast<typename S::A*>(g.delta)[t] = delta;
+  const auto delta = delta_of(a, g, i, heads.head, lanes_sum<S::kLanes>(out.dot(grad_out)));
+  if (heads.is_first()) static_cast<typename S::A*>(g.delta)[a.scalar(i, heads.head)] = delta;
   return delta;
 }
 

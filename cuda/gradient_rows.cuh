@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
     typename Groups::Own own, own_grad;
     own.load(a.features(g.out, i, h), groups.lane, a.head_dim);
     own_grad.load(a.features(g.grad_out, i, h), groups.lane, a.head_dim);
-    A delta = lanes_sum<W::kLanes>(own_grad.dot(own)), grad_scalar = A(0);
-    if (g.grad_lse) delta -= a.at(g.grad_lse, a.scalar(i, h));
+    const A delta = delta_of(a, g, i, h, lanes_sum<W::kLanes>(own_grad.dot(own)));
+    A grad_scalar = A(0);
     const A lse = a.at(g.lse, a.scalar(i, h)), own_term = dst_term<score>(a, i, h);
     if constexpr (!kAdditive) own.load(a.features(a.dst, i, h), groups.lane, a.head_dim);
     Fragment<W> grad;

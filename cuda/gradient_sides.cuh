@@ -210,7 +210,7 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
           const A row_keep = dropout.active() ? heads.of_round(keep, round + u) : A(1);
           const A row_lse = kRows ? lse : heads.of_round(lse, round + u);
           const A row_delta = kRows ? delta : heads.of_round(delta, round + u);
-          const A row_p = exp_difference(row_s, row_lse), ds = row_p * (row_keep * row_dp - row_delta);
+          const A row_p = exp_difference(row_s, row_lse), ds = logit_gradient(row_p, row_keep, row_dp, row_delta);
           if (is_own) {
             if constexpr (!kRows) grad_value.add(row_keep * row_p, other_values[u]);
             grad.add(ds, others[u]);
@@ -226,7 +226,7 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
       }
     }
     if constexpr (!kDot) {
-      const A ds = p * (keep * dp - delta), operand = ds * s.slope;
+      const A ds = logit_gradient(p, keep, dp, delta), operand = ds * s.slope;
       if (is_entry) {
         grad_scalar += operand;
         if (kRows && g.bias && heads.live) static_cast<A*>(g.bias)[term] = ds;

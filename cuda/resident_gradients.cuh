@@ -245,8 +245,9 @@ class TileGradients {
       if (left > 0) delta += fabsf(p.x) * dp.x;
       if (left > 1) delta += fabsf(p.y) * dp.y;
     });
+    if (row >= 0 && !g_.grad_lse && rows().degree(row) == 1) delta = no_delta<float>();
     const auto gradient_of = [&](float p, float dp, int edge) {
-      const float ds = fabsf(p) * (dp - delta);
+      const float ds = logit_gradient(fabsf(p), 1.f, dp, delta);
       const int64_t number = a_.scalar(rows().first_edge + edge, h_);
       if (g_.bias) static_cast<float*>(g_.bias)[number] = ds;
       const float gradient = ds * (!kAdditive ? a_.logit_scale : signbit(p) ? a_.slope_below_zero : 1.f);

@@ -59,9 +59,10 @@ __device__ __forceinline__ void differentiate(const NodeTerms<Score::cosine, typ
     if (is_edge) delta += weight(dot, slot, edge) * dp;
   };
   for_edges(differentiate_softmax);
+  if (row >= 0 && !g.grad_lse && edges.degree(row) == 1) delta = no_delta<float>();
   const auto differentiate_logit = [&](float dot, float& dp, int slot, int edge, bool is_edge) {
     if (!is_edge) return;
-    const float ds = weight(dot, slot, edge) * (dp - delta);
+    const float ds = logit_gradient(weight(dot, slot, edge), 1.f, dp, delta);
     if (g.bias) static_cast<float*>(g.bias)[a.scalar(edges.first_edge + edge, h)] = ds;
     const float by_own_term = ds * terms.src(edges.node(slot));
     sum += by_own_term * dot;

@@ -127,7 +127,7 @@ class RunGradient {
       if (lane_ < run.count) {
         const int64_t t = a_.scalar(run.row(lane_), h_);
         rows.numbers.lse = a_.at(g_.lse, t);
-        if (g_.grad_lse) rows.numbers.delta = -a_.at(g_.grad_lse, t);
+        rows.numbers.delta = delta_of(a_, g_, run.row(lane_), h_, A(0));
       }
     }
     return rows;
@@ -149,7 +149,8 @@ class RunGradient {
       for (int r = 0; r < kMost; ++r) {
         if (r < count) deltas[r] = batch_.template own_of_row<kOwnValue>(r).dot(rows.out[r]);
       }
-      numbers.delta += transposed_sum<kWarp>(deltas);
+      const A dot = transposed_sum<kWarp>(deltas);
+      if (is_delta(numbers.delta)) numbers.delta += dot;
     }
     return numbers;
   }

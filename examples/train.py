@@ -21,7 +21,6 @@ from pyg_dfgnn.bench.options import count, positive, probability, seed, share
 from pyg_dfgnn.bench.tasks import SETTINGS, kind, make_task
 from pyg_dfgnn.bench.training import evaluate, train
 
-
 TYPES = {"dropout": probability, "lr": share, "weight_decay": share}  # others are positive
 
 
@@ -143,9 +142,7 @@ INTERRUPTED = 130  # what shells take an exit by Ctrl-C for
 
 def save(path: Path, metric: str, result: dict[str, Any]) -> None:
     path.with_suffix(".json").write_text(json.dumps(result, indent=1))
-    report.plot(
-        path.with_suffix(".png"), path.name, metric, result["history"], result.get("times")
-    )
+    report.plot(path.with_suffix(".png"), path.name, metric, result["history"], result.get("times"))
     print(f"Saved {path}.png and .json")
 
 

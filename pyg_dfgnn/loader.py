@@ -80,7 +80,9 @@ class DeviceDataset(torch.utils.data.Dataset):
             self.device = torch.empty(0, device=device).device
         except (AssertionError, RuntimeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
-            raise ValueError(f"device: expected one of this machine, got {device!r}: {reason}") from None
+            raise ValueError(
+                f"device: expected one of this machine, got {device!r}: {reason}"
+            ) from None
         self.follow_batch = follow_batch or ()
         self._class, self._length = type(graphs[0]), len(graphs)
         self._layouts: list[_Layout] = []

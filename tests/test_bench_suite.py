@@ -13,7 +13,8 @@ import pyg_dfgnn.bench.run
 from pyg_dfgnn.bench import findings, registry, sections
 from pyg_dfgnn.bench.__main__ import main
 from pyg_dfgnn.bench.case import Case
-from pyg_dfgnn.bench.results import FILE, Record, Results
+from pyg_dfgnn.bench.results import FILE, Record, Results, key_of
+from pyg_dfgnn.bench.run import wanted
 from pyg_dfgnn.bench.scope import Scope
 from pyg_dfgnn.bench.sections import SECTIONS, Section
 
@@ -308,7 +309,7 @@ def test_compare(tmp_path, capsys):
         with pytest.raises(SystemExit) as stopped:
             main(["compare", before, noise, "--threshold", threshold])
         assert stopped.value.code == 2
-        assert "--threshold: expected a number >= 0" in capsys.readouterr().err
+        assert "--threshold: expected a finite number >= 0" in capsys.readouterr().err
 
 
 def test_results_of_another_device(toys, tmp_path, capsys):
@@ -319,6 +320,37 @@ def test_results_of_another_device(toys, tmp_path, capsys):
     capsys.readouterr()
     assert main(["run", *TOY, "--out", str(tmp_path), "--sections", "roofs"]) == 2
     assert "got some of another; choose another folder" in capsys.readouterr().err
+
+
+def test_results_of_another_seed(toys, tmp_path, capsys):
+    run(tmp_path, "--sections", "roofs")
+    options = ["--out", str(tmp_path), "--sections", "roofs", "--seed", "7"]
+    assert main(["run", *TOY, *options]) == 2
+    assert "of this seed (7), got some of 0; choose another folder" in capsys.readouterr().err
+
+
+def test_roots_are_folders(toys, tmp_path, capsys):
+    options = ["--out", str(tmp_path), "--sections", "roofs", "--root", str(tmp_path / "no")]
+    assert main(["run", *TOY, *options]) == 2
+    assert (
+        f"--root: expected folders of data sets, got {tmp_path / 'no'}" in capsys.readouterr().err
+    )
+
+
+def test_stand_ins_give_way_to_data(tmp_path):
+    scope = Scope.of("cpu", quick=True, names=["Cora", "CiteSeer"])
+    cases = wanted(Results(), ["full"], scope)
+    records = [Record(case.about(), ["full"], {"graph": "stand-in"}) for case in cases]
+    known = Results([], {record.key: record for record in records})
+    assert cases
+    assert not wanted(known, ["full"], scope)
+    (tmp_path / "Cora" / "raw").mkdir(parents=True)
+    (tmp_path / "Cora" / "raw" / "file").touch()
+    again = wanted(known, ["full"], scope, roots=[str(tmp_path)])
+    assert {case.about()["workload"] for case in again} == {"Cora"}
+    for case in again:
+        known.records[key_of(case.about())].result["graph"] = "real"
+    assert not wanted(known, ["full"], scope, roots=[str(tmp_path)])
 
 
 def test_real_data_is_found_under_a_root(tmp_path, monkeypatch):

@@ -123,6 +123,34 @@ def test_train_compiled(tmp_path):
     succeed("train.py", *SMALL, "--compile", "--compare", "0", "--out", str(tmp_path))
 
 
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_train_interrupted(epochs, tmp_path, monkeypatch, capsys):
+    """What epochs there were is kept."""
+    from pyg_dfgnn.bench import training
+
+    train_epoch, calls = training.train_epoch, iter(range(epochs))
+
+    def interrupted(*arguments):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return train_epoch(*arguments)
+
+    monkeypatch.setattr(training, "train_epoch", interrupted)
+    monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, "--device=cpu", f"--out={tmp_path}"])
+    monkeypatch.syspath_prepend(EXAMPLES)
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")
+    assert stopped.value.code == 130
+    errors = capsys.readouterr().err
+    if epochs == 0:
+        assert "train.py: error: interrupted\n" in errors
+        assert not list(tmp_path.iterdir())
+    else:
+        assert "interrupted after 1 of 2 epochs" in errors
+        result = json.loads(next(tmp_path.glob("*.json")).read_text())
+        assert [epoch["epoch"] for epoch in result["history"]] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -135,7 +163,10 @@ def test_train_compiled(tmp_path):
         (["--epochs", "0"], "--epochs: expected 1 or more, got 0"),
         (["--walks", "-1"], "--walks: expected 0 or more, got -1"),
         (["--seed", "99999999999999999999"], "--seed: expected a number from 0 to"),
-        (["--lr", "fast"], "--lr: invalid float value: 'fast'"),
+        (["--lr", "fast"], "--lr: invalid share value: 'fast'"),
+        (["--lr", "inf"], "--lr: expected a finite number >= 0, got inf"),
+        (["--dropout", "2"], "--dropout: expected a number from 0 to 1, got 2"),
+        (["--compare", "nan"], "--compare: expected a finite number >= 0, got nan"),
     ],
 )
 def test_train_names_a_wrong_option(options, message):

@@ -330,3 +330,10 @@ def test_meta_tensors():
 
 
 # The cache
+
+
+@pytest.mark.parametrize("sizes", [(60.0, 60), (60, 60.0), (torch.tensor(60), 60)])
+def test_numbers_of_nodes_are_ints(sizes):
+    name = "num_dst" if isinstance(sizes[0], int) else "num_src"
+    with pytest.raises(TypeError, match=f"{name}: expected an int, got"):
+        build_graph(torch.tensor([[0], [1]]), *sizes)

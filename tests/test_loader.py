@@ -318,6 +318,11 @@ def test_bad_arguments():
     for first in (HeteroData(), ("a", 1)):
         with pytest.raises(TypeError, match=r"graphs: expected torch_geometric\.data\.Data of one"):
             DeviceDataset([first, graphs[0]], "cpu")
+    with pytest.raises(ValueError, match="device: expected one of this machine, got 'nowhere'"):
+        DeviceLoader(graphs, 2, device="nowhere")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device: expected one of this machine, got 'cuda'"):
+            DeviceLoader(graphs, 2)
     dataset = DeviceDataset(graphs, "cpu")
     for indices in ([], [3], [-1], [0, 5]):
         with pytest.raises(IndexError, match="indices: expected graphs from 0 to 2"):

@@ -48,7 +48,7 @@ def share(text: str) -> float:
     """Of something."""
     number = float(text)
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number from 0 on that is finite, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a finite number >= 0, got {text}")
     return number
 
 

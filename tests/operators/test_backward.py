@@ -12,6 +12,7 @@ from calls import (
     SHAPES,
     check_backward,
     gradients,
+    leaves_of,
     make_operands,
     run,
 )
@@ -154,3 +155,28 @@ def test_gradcheck(score, path, dropout_p, device):
 
     leaves = tuple(t.requires_grad_() for t in operands.values())
     assert torch.autograd.gradcheck(function, leaves)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize(("heads", "head_dim"), [(3, 8), (2, 64), (1, 128), (1, 520)])
+def test_rows_of_one_edge(heads, head_dim, dropout_p, score, path, device):
+    """Their weights are constant: logits have no gradient, not even one of roundings."""
+    if device == "cuda" and "tile" in path:
+        pytest.skip("tensor cores make both terms of the difference in other ways")
+    parents = [[]] + [[(i - 1) // 3] for i in range(1, 300)]
+    graph = graphs.from_rows(parents, 300).to(device)
+    operands = make_operands(score, graph, heads, head_dim)
+    leaves = leaves_of(operands)
+    options = {"dropout_p": dropout_p, "seed": torch.tensor([5], device=device)}
+    found = gradients(run(path, score, graph, leaves, **options), leaves, with_lse=False)
+    constant = {
+        "dot": ("q", "k"),
+        "cosine": ("x_dst", "beta"),
+        "additive": ("a_dst", "a_src"),
+        "additive_v2": ("x_dst", "att"),
+    }
+    for name in constant[score]:
+        assert not found[name].any(), name
+    check_backward(path, score, graph, operands, with_lse=True, **options)

@@ -204,7 +204,7 @@ def test_node_without_edges(score, path, head_dim, value, device):
     graph = graphs.from_rows([[1, 2], [2, 0], [0, 1, 2], [], [2]], 5).to(device)
     operands = make_operands(score, graph, 2, head_dim, DTYPE)
     expected = expected_gradients(score, graph, operands)
-    for name, operand in operands.items():
+    for operand in operands.values():
         if operand.size(0) == graph.num_src:
             operand[3] = value
     leaves = leaves_of(operands)
