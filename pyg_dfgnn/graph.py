@@ -435,6 +435,6 @@ def _build_eager(
     if prepared is not None and (num_src, num_dst, flow) == prepared.fits:
         return prepared.graph(self_loops)
     for name, count in (("num_src", num_src), ("num_dst", num_dst)):
-        if not isinstance(count, int):
+        if not hasattr(count, "__index__"):
             raise TypeError(f"{name}: expected an int, got {count!r}")
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)
