@@ -335,8 +335,8 @@ def test_meta_tensors():
 
 def test_numbers_of_nodes_are_ints():
     edge_index = torch.tensor([[0], [1]])
-    with pytest.raises(TypeError, match="num_src: expected an int, got 60.0"):
+    with pytest.raises(TypeError, match=r"num_src: expected an int, got 60\.0"):
         build_graph(edge_index, 60.0, 60)
-    with pytest.raises(TypeError, match="num_dst: expected an int, got 60.0"):
+    with pytest.raises(TypeError, match=r"num_dst: expected an int, got 60\.0"):
         build_graph(edge_index, 60, 60.0)
     assert build_graph(edge_index, np.int64(60), torch.tensor(61)).num_dst == 61
