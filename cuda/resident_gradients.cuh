@@ -3,6 +3,7 @@
 // of Q, with K, the dots. Then chunks of Q give dK, and, of the edges by row, chunks of K dQ.
 #pragma once
 
+#include "gradient.cuh"
 #include "resident_dots.cuh"
 #include "resident_layout.cuh"
 #include "resident_sums.cuh"

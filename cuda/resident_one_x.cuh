@@ -1,6 +1,7 @@
 // Resident backward of cosine scores (resident_bwd.cu), of one matrix X.
 #pragma once
 
+#include "gradient.cuh"
 #include "resident_dots.cuh"
 #include "resident_layout.cuh"
 #include "resident_sums.cuh"
