@@ -119,6 +119,7 @@ class RunRows {
   }
 
   __device__ __forceinline__ unsigned empty_rows() const { return empty_; }  // a bit each
+  __device__ __forceinline__ bool has_one() const { return size_ == 1; }     // entry, the lane's row
   __device__ __forceinline__ bool any_left() const { return done_ < total_; }
 
   // The lane's entry of the next batch. begins: memory of the warp, for as many as there are lanes.

@@ -51,7 +51,8 @@ class RunGradient {
       entry = rows.next(pass_.others(), pass_.num_others(), batch_.begins());
       start(entry);
     }
-    const RowNumbers numbers = take_rows(own_rows, run.count, has_entries);
+    RowNumbers numbers = take_rows(own_rows, run.count, has_entries);
+    if (kRows && rows.has_one() && !g_.grad_lse) numbers.delta = no_delta<A>();
     // Of all rows, long ones too, and here alone: slices add delta up in another order.
     if (kRows && lane_ < run.count) static_cast<A*>(g_.delta)[a_.scalar(run.row(lane_), h_)] = numbers.delta;
     if (!has_entries) return;
@@ -127,7 +128,7 @@ class RunGradient {
       if (lane_ < run.count) {
         const int64_t t = a_.scalar(run.row(lane_), h_);
         rows.numbers.lse = a_.at(g_.lse, t);
-        rows.numbers.delta = delta_of(a_, g_, run.row(lane_), h_, A(0));
+        if (g_.grad_lse) rows.numbers.delta = -a_.at(g_.grad_lse, t);
       }
     }
     return rows;
@@ -149,8 +150,7 @@ class RunGradient {
       for (int r = 0; r < kMost; ++r) {
         if (r < count) deltas[r] = batch_.template own_of_row<kOwnValue>(r).dot(rows.out[r]);
       }
-      const A dot = transposed_sum<kWarp>(deltas);
-      if (is_delta(numbers.delta)) numbers.delta += dot;
+      numbers.delta += transposed_sum<kWarp>(deltas);
     }
     return numbers;
   }

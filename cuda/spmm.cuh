@@ -52,15 +52,9 @@ struct Places {
   }
 };
 
-// Blocks a multiprocessor.
-template <class S>
-constexpr int spmm_blocks() {
-  return blocks_here(S::kSteps > 1 || S::kLoop || sizeof(typename S::A) == 8 ? 1 : S::kVec == 4 ? 9 : 8);
-}
-
 // All heads at once: S is the shape of a row of them, `width` numbers. A vector is of one head.
 template <class S>
-__global__ void __launch_bounds__(RowPlan::kThreads, (spmm_blocks<S>()))
+__global__ void __launch_bounds__(RowPlan::kThreads)
     spmm_heads_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
   using T = typename S::T;
   using A = typename S::A;
@@ -111,8 +105,15 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (spmm_blocks<S>()))
   });
 }
 
+// Blocks a multiprocessor.
 template <Term term, class S>
-__global__ void __launch_bounds__(RowPlan::kThreads, (term == Term::row ? spmm_blocks<S>() : 1))
+constexpr int spmm_blocks() {
+  constexpr bool is_small = term == Term::row && S::kSteps == 1 && !S::kLoop && sizeof(typename S::A) == 4;
+  return blocks_here(!is_small ? 1 : S::kVec == 4 ? 9 : 8);
+}
+
+template <Term term, class S>
+__global__ void __launch_bounds__(RowPlan::kThreads, (spmm_blocks<term, S>()))
     spmm_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
   using T = typename S::T;
   using A = typename S::A;
