@@ -169,8 +169,8 @@ struct Features {
   // What the numbers held of row v are to be multiplied by.
   __device__ __forceinline__ float unit(int v) const { return kScaled ? power_of_two(254 - exponents[v]) : 1; }
 
-  // 0 where all of row v is finite, else NaN: a node that is no neighbour may hold an infinity, which its weight of zero
-  // made NaN.
+  // 0 where all of row v is finite, else NaN: a node that is no neighbour may hold an infinity, which its weight of
+  // zero made NaN.
   __device__ __forceinline__ float nan_if_infinite(int v) const {
     float sum = 0;
 #pragma unroll

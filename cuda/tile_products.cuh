@@ -278,7 +278,8 @@ __device__ __forceinline__ void warp_nn(Features<S, kScaled>& acc, const PackedW
 }
 
 template <class S, bool kScaled>
-__device__ __forceinline__ void warpgroup_nn(Features<S, kScaled>& acc, const PackedWeights<S>& p, const Chunk<S>& chunk) {
+__device__ __forceinline__ void warpgroup_nn(Features<S, kScaled>& acc, const PackedWeights<S>& p,
+                                             const Chunk<S>& chunk) {
   using T = typename S::Factor;
   const Factors b(chunk);
   warpgroup::keep(acc.tiles);

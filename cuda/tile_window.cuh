@@ -82,8 +82,8 @@ __device__ __forceinline__ uint32_t rows_not_zero(float x, int v) {
   return __reduce_or_sync(kAllLanes, x == 0 ? 0u : 1u << warp_row(v));
 }
 
-// Calls visit(row) for the rows of such a set, as bits, in the first part's warps; what the warp has stored of them before
-// comes first.
+// Calls visit(row) for the rows of such a set, as bits, in the first part's warps; what the warp has stored of them
+// before comes first.
 template <class S, class Visit>
 __device__ __forceinline__ void for_rows_of(uint32_t rows, const BlockWindow& w, const Visit& visit) {
   if (!is_first_part<S>()) return;
