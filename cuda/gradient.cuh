@@ -35,10 +35,10 @@ __device__ __forceinline__ A delta_of(const Typed<T>& a, const Gradients& g, int
   return row_range(a.rowptr, i, a.num_edges).size() == 1 ? no_delta<A>() : dot;
 }
 
-// ds
+// ds. That of 0 is not a number where what it is made of is not.
 template <class A>
 __device__ __forceinline__ A logit_gradient(A p, A keep, A dp, A delta) {
-  return is_delta(delta) ? p * (keep * dp - delta) : A(0);
+  return p * (is_delta(delta) ? keep * dp - delta : keep * dp * A(0));
 }
 
 template <class A>

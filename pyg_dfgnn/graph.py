@@ -1,5 +1,6 @@
 """The graph structure that the operators read, built from what PyG calls ``edge_index``."""
 
+import operator
 from typing import NamedTuple, Optional, Union
 
 import torch
@@ -118,6 +119,7 @@ def build_graph(
         )
     if not torch.jit.is_scripting():
         if _cache.is_eager(edge_index):
+            num_src, num_dst = _as_int("num_src", num_src), _as_int("num_dst", num_dst)
             return _cache.lookup(edge_index, (num_src, num_dst, self_loops, flow), _build_eager)
         return _with_assertion(*_convert(plain(edge_index), num_src, num_dst, self_loops, flow))
     return _build_checked(edge_index, num_src, num_dst, self_loops, flow)
@@ -423,6 +425,14 @@ def _with_tiles_of(g: Graph, tiles: Optional[Tensor], tile_nodes: int, tile_batc
     )  # fmt: skip
 
 
+def _as_int(name: str, count: int) -> int:
+    """A number of nodes that may be of another type which an index may be of."""
+    try:
+        return operator.index(count)
+    except TypeError:
+        raise TypeError(f"{name}: expected an int, got {count!r}") from None
+
+
 def _build_eager(
     edge_index: Union[Tensor, SparseTensor],
     num_src: int,
@@ -434,7 +444,4 @@ def _build_eager(
     prepared = _cache.known(edge_index, PREPARED)
     if prepared is not None and (num_src, num_dst, flow) == prepared.fits:
         return prepared.graph(self_loops)
-    for name, count in (("num_src", num_src), ("num_dst", num_dst)):
-        if not hasattr(count, "__index__"):
-            raise TypeError(f"{name}: expected an int, got {count!r}")
     return _build_checked(plain(edge_index), num_src, num_dst, self_loops, flow)

@@ -84,6 +84,14 @@ def spare_capacity() -> Csr:
 TILE_DEGREES = [*range(1, 71), *range(127, 131), *range(255, 258), 1000, 1025]
 
 
+def in_pieces() -> Csr:
+    """Rows that several blocks of a GPU share, and rows about as long as what one of them takes;
+    entries of no row behind them."""
+    graph = from_degrees([5, 9000, 0, 1024, 1025, 9000, 3], 60)
+    spare = torch.full((3000,), 99, dtype=graph.col.dtype)
+    return Csr(graph.rowptr, torch.cat([graph.col, spare]), graph.num_src)
+
+
 def batch(
     sizes: list[int], density: float, self_loops: bool = False, band: int | None = None
 ) -> Csr:

@@ -163,7 +163,7 @@ def test_train_interrupted(epochs, tmp_path, monkeypatch, capsys):
         (["--epochs", "0"], "--epochs: expected 1 or more, got 0"),
         (["--walks", "-1"], "--walks: expected 0 or more, got -1"),
         (["--seed", "99999999999999999999"], "--seed: expected a number from 0 to"),
-        (["--lr", "fast"], "--lr: invalid share value: 'fast'"),
+        (["--lr", "fast"], "--lr: expected a finite number >= 0, got fast"),
         (["--lr", "inf"], "--lr: expected a finite number >= 0, got inf"),
         (["--dropout", "2"], "--dropout: expected a number from 0 to 1, got 2"),
         (["--compare", "nan"], "--compare: expected a finite number >= 0, got nan"),

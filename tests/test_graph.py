@@ -339,4 +339,10 @@ def test_numbers_of_nodes_are_ints():
         build_graph(edge_index, 60.0, 60)
     with pytest.raises(TypeError, match=r"num_dst: expected an int, got 60\.0"):
         build_graph(edge_index, 60, 60.0)
-    assert build_graph(edge_index, np.int64(60), torch.tensor(61)).num_dst == 61
+    with pytest.raises(TypeError, match="num_dst: expected an int, got tensor"):
+        build_graph(edge_index, 60, torch.tensor(61.5))
+    graph = build_graph(edge_index, np.int64(60), torch.tensor(61))
+    assert (type(graph.num_src), type(graph.num_dst)) == (int, int)
+    assert (graph.num_src, graph.num_dst) == (60, 61)
+    with pytest.raises(TypeError, match="num_src"):
+        build_graph(edge_index, 60.0, 61)  # though there is the same of an int

@@ -1,59 +1,29 @@
 """What options of the command line may be."""
 
 import argparse
+import contextlib
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+N = TypeVar("N", int, float)
 
 
-def positive(text: str) -> int:
-    """A number of things, of which there is at least one."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
-    return number
+def _number(text: str, kind: Callable[[str], N], what: str, fits: Callable[[N], bool]) -> N:
+    with contextlib.suppress(ValueError):
+        number = kind(text)
+        if fits(number):
+            return number
+    raise argparse.ArgumentTypeError(f"expected {what}, got {text}")
 
 
-def count(text: str) -> int:
-    """A number of things, of which there may be none."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"expected 0 or more, got {number}")
-    return number
-
-
-def seed(text: str) -> int:
-    """Of a generator of torch."""
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^63 - 1, got {text}")
-    return number
-
-
-def duration(text: str) -> float:
-    """Of something that takes time."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text}")
-    return number
-
-
-def limit(text: str) -> float:
-    """A time after which something ends, if ever."""
-    number = float(text)
-    if math.isnan(number):
-        raise argparse.ArgumentTypeError(f"expected a number, got {text}")
-    return number
-
-
-def share(text: str) -> float:
-    """Of something."""
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a finite number >= 0, got {text}")
-    return number
-
-
-def probability(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text}")
-    return number
+positive = partial(_number, kind=int, what="1 or more", fits=lambda n: n >= 1)
+count = partial(_number, kind=int, what="0 or more", fits=lambda n: n >= 0)
+seed = partial(_number, kind=int, what="a number from 0 to 2^63 - 1", fits=lambda n: 0 <= n < 2**63)
+duration = partial(_number, kind=float, what="a number > 0", fits=lambda x: 0 < x < float("inf"))
+limit = partial(_number, kind=float, what="a number", fits=lambda x: not math.isnan(x))
+share = partial(
+    _number, kind=float, what="a finite number >= 0", fits=lambda x: 0 <= x < float("inf")
+)
+probability = partial(_number, kind=float, what="a number from 0 to 1", fits=lambda x: 0 <= x <= 1)

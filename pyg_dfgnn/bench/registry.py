@@ -185,10 +185,12 @@ WHOLE = tuple(n for n, d in DATASETS.items() if not d.is_batch and n not in LARG
 
 def find(name: str, roots: Sequence[str]) -> str | None:
     """The first root under which the files of a data set are; None, too, of what has none."""
-    name_of_folder = KNOWN[name].folder
-    for root in roots if name_of_folder is not None else ():
+    folder_name = KNOWN[name].folder
+    if folder_name is None:
+        return None
+    for root in roots:
         for kind in ("raw", "processed"):
-            folder = Path(root, name_of_folder or "", kind)
+            folder = Path(root, folder_name, kind)
             if folder.is_dir() and any(folder.iterdir()):
                 return root
     return None

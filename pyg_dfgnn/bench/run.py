@@ -59,7 +59,7 @@ def run(
                 f"--out {out}: expected results of this {what} ({this_one}), got some of "
                 f"{', '.join(sorted(others))}; choose another folder"
             )
-    cases = wanted(results, sections, scope, retry, lab.roots)
+    cases = wanted(results, sections, scope, retry, lab.roots, lab.download)
     results.save(path)
     this = circumstances(machine, sections, scope, lab)
     end = time.monotonic() + limit_s
@@ -87,16 +87,18 @@ def wanted(
     scope: Scope,
     retry: bool = False,
     roots: Sequence[str] = (),
+    download: bool = False,
 ) -> dict[Case, list[str]]:
     """The cases that are to be measured, and the sections that ask for them.
 
-    Those of stand-ins are measured again where ``roots`` have the data by now.
+    Those of stand-ins are measured again where ``roots`` have the data by now, or get it.
     """
     cases: dict[Case, list[str]] = {}
     for section in sections:
         for case in SECTIONS[section].cases(scope):
             known = results.records.get(key_of(case.about()))
-            if known is None or (retry and known.is_failed) or could_be_real(known, roots):
+            failed = known is not None and retry and known.is_failed
+            if known is None or failed or could_be_real(known, roots, download):
                 asked = cases.setdefault(case, list(known.sections) if known else [])
             else:
                 asked = known.sections
@@ -105,10 +107,11 @@ def wanted(
     return cases
 
 
-def could_be_real(record: Record, roots: Sequence[str]) -> bool:
+def could_be_real(record: Record, roots: Sequence[str], download: bool) -> bool:
     name = record.case.get("workload")
-    is_stand_in = record.result.get("graph") == "stand-in"
-    return is_stand_in and name in KNOWN and find(name, roots) is not None
+    if record.result.get("graph") != "stand-in" or name not in KNOWN:
+        return False
+    return find(name, roots) is not None or (download and KNOWN[name].folder is not None)
 
 
 def take(case: Case, lab: Lab) -> Row:

@@ -44,24 +44,23 @@ def train(
     calm = 0.2 if sys.stderr.isatty() else 5.0  # seconds between lines of a log
     numbers = range(1, epochs + 1)
     bar = tqdm(numbers, unit="epoch", ncols=100, mininterval=calm, disable=not progress)
-    for epoch in bar:
-        start = time.perf_counter()
-        try:
+    try:
+        for epoch in bar:
+            start = time.perf_counter()
             losses, scores = train_epoch(run, task, optimizer, schedule, device)
             seconds = time.perf_counter() - start
             val, test = evaluate(run, task, ["val", "test"], device)
-        except KeyboardInterrupt:
-            if not (may_stop and weights):
-                raise
-            bar.close()
-            break
-        record = {"epoch": epoch, "losses": losses, "seconds": seconds, "test_scores": test}
-        record |= {"train": scores[task.metric], "val": val[task.metric]}
-        history.append(record)
-        if record["val"] > best["val"]:
-            best, weights = record, {k: v.clone() for k, v in net.state_dict().items()}
-        loss, accuracies = losses[-1], f"train {record['train']:.3f} val {record['val']:.3f}"
-        bar.set_postfix_str(f"loss {loss:.3f} {accuracies} {seconds:.2f} s", refresh=False)
+            record = {"epoch": epoch, "losses": losses, "seconds": seconds, "test_scores": test}
+            record |= {"train": scores[task.metric], "val": val[task.metric]}
+            if not weights or record["val"] > best["val"]:
+                best, weights = record, {k: v.clone() for k, v in net.state_dict().items()}
+            history.append(record)
+            loss, accuracies = losses[-1], f"train {record['train']:.3f} val {record['val']:.3f}"
+            bar.set_postfix_str(f"loss {loss:.3f} {accuracies} {seconds:.2f} s", refresh=False)
+    except KeyboardInterrupt:
+        if not (may_stop and weights):
+            raise
+        bar.close()
     net.load_state_dict(weights)
     return history, best
 

@@ -180,3 +180,26 @@ def test_rows_of_one_edge(heads, head_dim, dropout_p, score, path, device):
     for name in constant[score]:
         assert not found[name].any(), name
     check_backward(path, score, graph, operands, with_lse=True, **options)
+
+
+@pytest.mark.parametrize("head_dim", [64, 520])
+@pytest.mark.parametrize("score", SCORES)
+def test_rows_in_pieces(score, head_dim, device):
+    """By pmf's kernels, where heads are too wide for others by SpMMs."""
+    graph = graphs.in_pieces().to(device)
+    operands = make_operands(score, graph, 1, head_dim)
+    check_backward("pmf_fwd", score, graph, operands, slack=5.0 if score == "cosine" else 2.0)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("score", SCORES)
+def test_no_number_in_a_row_of_one_edge(score, path, value, device):
+    """What its gradients are made of is not a number, and neither are they."""
+    graph = graphs.from_rows([[1], [0, 2], [0, 1]], 3).to(device)
+    operands = make_operands(score, graph, 2, 16)
+    name = next(iter(operands))  # of destinations
+    operands[name][0] = value
+    leaves = leaves_of(operands)
+    found = gradients(run(path, score, graph, leaves), leaves, with_lse=False)
+    assert found[name][0].isnan().all()

@@ -212,3 +212,16 @@ def test_compress_without_nodes(with_tiles, device):
     assert [form.tolist() for form in forms] == [[0], [], [], [0], [], []]
     assert tiles.tolist() == [0] * with_tiles
     assert stats.tolist() == [0, 0, 0 if with_tiles else -1]
+
+
+@pytest.mark.parametrize("hub", [0, 1500, 2999])
+@pytest.mark.parametrize("order", ["by_dst", "mixed"])
+def test_compress_stars(order, hub, cuda):
+    """Rows that reach far, and whose nodes have no edges but theirs."""
+    nodes = torch.arange(9000)
+    hubs = nodes // 3000 * 3000 + hub
+    src, dst = nodes[nodes != hubs], hubs[nodes != hubs]
+    if order == "mixed":
+        mixed = torch.randperm(src.numel(), generator=torch.Generator().manual_seed(0))
+        src, dst = src[mixed], dst[mixed]
+    assert_as_on_cpu(src, dst, 9000, False, cuda)

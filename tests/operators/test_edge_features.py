@@ -342,3 +342,34 @@ def test_wrappers(device):
     terms = weight[: csr.num_edges].unsqueeze(-1) * features[eid].unsqueeze(1)
     expected = terms.new_zeros(csr.num_dst, 2, 4).index_add(0, into, terms)
     torch.testing.assert_close(ops.edge_spmm(weight, features, graph), expected)
+
+
+@pytest.mark.parametrize("heads", [1, 8, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rows_in_pieces(dtype, heads, device):
+    """Sums and softmax, and what spare entries get: nothing."""
+    csr = graphs.in_pieces().to(device)
+    logits = torch.randn(
+        csr.capacity, heads, generator=torch.Generator().manual_seed(0), dtype=dtype
+    ).to(device)
+    rows = csr.destinations()
+    exact = logits[: csr.num_edges].double().requires_grad_()
+    parts = exact.detach().split(csr.rowptr.diff().tolist())
+    top = torch.stack([part.amax(0) if part.numel() else part.sum(0) for part in parts])
+    powers = (exact - top[rows]).exp()
+    total = powers.new_zeros(csr.num_dst, heads).index_add(0, rows, powers)
+    wanted = powers / total[rows]
+    leaf = logits.clone().requires_grad_()
+    found = torch.ops.dfgnn.edge_softmax(csr.rowptr, csr.col, logits=leaf)
+    tolerance = {"rtol": 1e-5 if dtype == torch.float32 else 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(found[: csr.num_edges].double(), wanted, **tolerance)
+    assert not found[csr.num_edges :].any()
+    projection = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).to(device)
+    (gradient,) = torch.autograd.grad((found[: csr.num_edges] * projection).sum(), leaf)
+    (exact_gradient,) = torch.autograd.grad((wanted * projection).sum(), exact)
+    terms = float(exact_gradient.abs().max())
+    assert_near(gradient[: csr.num_edges] / terms, exact_gradient / terms, 1e-5, "gradient")
+    assert not gradient[csr.num_edges :].any()
+    sums = torch.ops.dfgnn.sum_edges(csr.rowptr, csr.col, values=logits)
+    expected = exact.detach().new_zeros(csr.num_dst, heads).index_add(0, rows, exact.detach())
+    assert_near(sums, expected, 1e-6, "sums")

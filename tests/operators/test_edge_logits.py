@@ -384,3 +384,17 @@ def test_refused(place, change, message):
     operands[place] = change(operands[place])
     with pytest.raises(RuntimeError, match=message):
         v2_logits(csr, *operands)
+
+
+@pytest.mark.parametrize(
+    ("heads", "channels", "width", "dtype"),
+    [
+        *((8, 16, width, dtype) for width in (0, 8) for dtype in DTYPES),
+        # of half precision some z are on the other side of 0
+        *((1, 128, 40, dtype) for dtype in (torch.float32, torch.float64)),
+    ],
+)
+def test_rows_in_pieces(heads, channels, width, dtype, device):
+    csr = graphs.in_pieces().to(device)
+    operands = v2_operands(csr, heads, channels, width, dtype)
+    check_v2(csr, operands)

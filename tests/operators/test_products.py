@@ -351,3 +351,14 @@ def test_transpose_needs_the_csc(device):
     weight, x = weights(graph, (2, 2), 8, transpose=True)
     with pytest.raises(RuntimeError, match=r"colptr, row, perm: expected all three .* got 0"):
         torch.ops.dfgnn.spmm(graph.rowptr, graph.col, weight=weight, x=x, transpose=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (8, 16), (1, 520), (3, 5)])
+@pytest.mark.parametrize("sum_heads", [False, True])
+def test_rows_in_pieces(sum_heads, heads, head_dim, dtype, device):
+    graph = graphs.in_pieces().to(device)
+    operands = weights(graph, (heads, heads), head_dim, dtype=dtype)
+    check_spmm(graph, operands, sum_heads=sum_heads)
+    first, second = (spmm(graph, *operands, sum_heads=sum_heads) for _ in range(2))
+    assert torch.equal(first, second)

@@ -238,3 +238,20 @@ def test_bits_beside_bad_numbers(score, dtype, bad, device):
     found = results(PATH, score, graph, operands, **given)
     assert_same_bits([x[:kept] for x in found], [x[:kept] for x in expected])
     assert not torch.equal(found[0][kept:], expected[0][kept:])
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("score", SCORES)
+def test_rows_of_one_edge(score, heads, device):
+    """Their logits have no gradient."""
+    trees = [[]] + [[(i - 1) // 3] for i in range(1, 300)]
+    graph = graphs.from_rows(trees, 300).to(device)
+    operands = make_operands(score, graph, heads, 128 // heads)
+    leaves = leaves_of(operands)
+    out, _ = run(PATH, score, graph, leaves, **graph.csc(), **route(graph))
+    (out * torch.randn_like(out)).sum().backward()
+    constant = {"dot": ("q", "k"), "cosine": ("beta",), "additive": ("a_dst", "a_src")}
+    for name in constant[score]:
+        assert not leaves[name].grad.any(), name
+    if device == "cuda":
+        assert "resident_bwd_kernel" in kernels(score, graph, operands)

@@ -124,3 +124,17 @@ def test_bad_input(name, change, device):
     given = {"rowptr": graph.rowptr, "col": graph.col}
     with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
         find_tiles(**given | {name: change(given[name])})
+
+
+@pytest.mark.parametrize("hub", [0, 1500, 2999])
+def test_stars(hub, device):
+    """Rows that reach far, and whose nodes have no edges but theirs."""
+    rows = []
+    for begin in (0, 3000, 6000):
+        leaves = [j for j in range(begin, begin + 3000) if j != begin + hub]
+        star = [[] for _ in range(3000)]
+        star[hub] = leaves
+        rows += star
+    graph = graphs.from_rows(rows, 9000).to(device)
+    tiles, _ = find_tiles(graph.rowptr, graph.col)
+    assert tiles.tolist() == expected_tiles(rows)
