@@ -21,6 +21,7 @@ from pyg_dfgnn.bench.options import count, positive, probability, seed, share
 from pyg_dfgnn.bench.tasks import SETTINGS, kind, make_task
 from pyg_dfgnn.bench.training import evaluate, train
 
+INTERRUPTED = 130  # what shells take an exit by Ctrl-C for
 TYPES = {"dropout": probability, "lr": share, "weight_decay": share}  # others are positive
 
 
@@ -70,6 +71,12 @@ def compare(args, task, nets: dict) -> dict:
     print("The same weights on the layers of pyg_dfgnn and of PyG:")
     print(report.format_table(task.metric, scores, times))
     return {"same_weights": scores, "times": times}
+
+
+def save(path: Path, metric: str, result: dict[str, Any]) -> None:
+    path.with_suffix(".json").write_text(json.dumps(result, indent=1))
+    report.plot(path.with_suffix(".png"), path.name, metric, result["history"], result.get("times"))
+    print(f"Saved {path}.png and .json")
 
 
 def main():
@@ -135,15 +142,6 @@ def main():
             twin.load_state_dict(net.state_dict())
         result |= compare(args, task, nets)
         save(Path(args.out) / name, task.metric, result)
-
-
-INTERRUPTED = 130  # what shells take an exit by Ctrl-C for
-
-
-def save(path: Path, metric: str, result: dict[str, Any]) -> None:
-    path.with_suffix(".json").write_text(json.dumps(result, indent=1))
-    report.plot(path.with_suffix(".png"), path.name, metric, result["history"], result.get("times"))
-    print(f"Saved {path}.png and .json")
 
 
 if __name__ == "__main__":

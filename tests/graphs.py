@@ -74,6 +74,11 @@ def from_rows(rows: list[list[int]], num_src: int) -> Csr:
     return Csr(degrees.cumsum(0), col, num_src)
 
 
+def tree(nodes: int) -> Csr:
+    """Rows of one edge, from a node's parent, but for the root's."""
+    return from_rows([[], *([(i - 1) // 3] for i in range(1, nodes))], nodes)
+
+
 def spare_capacity() -> Csr:
     graph = from_degrees([2, 0, 5, 1], 6)
     rubbish = torch.tensor([-7, 6, 1 << 30])

@@ -330,9 +330,6 @@ def test_meta_tensors():
     assert graph.max_degree == -1
 
 
-# The cache
-
-
 def test_numbers_of_nodes_are_ints():
     edge_index = torch.tensor([[0], [1]])
     with pytest.raises(TypeError, match=r"num_src: expected an int, got 60\.0"):

@@ -196,6 +196,12 @@ def find(name: str, roots: Sequence[str]) -> str | None:
     return None
 
 
+def root_of(name: str, roots: Sequence[str], download: bool) -> str | None:
+    """Where a data set is, or is fetched to; None where a stand-in takes its place."""
+    may_fetch = download and roots and KNOWN[name].folder is not None
+    return find(name, roots) or (roots[0] if may_fetch else None)
+
+
 def load(
     name: str, count: int, device: str, seed: int, roots: list[str], download: bool
 ) -> Workload:
@@ -207,9 +213,7 @@ def load(
     if name not in KNOWN:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
     dataset = KNOWN[name]
-    root = None
-    if dataset.folder is not None:
-        root = find(name, roots) or (roots[0] if download and roots else None)
+    root = root_of(name, roots, download)
     if root is None:
         return dataset.make(name, count, device, seed)
     with contextlib.redirect_stdout(sys.stderr), open(os.devnull) as nothing:

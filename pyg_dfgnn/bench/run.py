@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from .case import Case, Row, noted
 from .lab import Lab
-from .registry import KNOWN, find
+from .registry import KNOWN, root_of
 from .results import FILE, Record, Results, key_of
 from .scope import Scope
 from .sections import SECTIONS
@@ -97,8 +97,11 @@ def wanted(
     for section in sections:
         for case in SECTIONS[section].cases(scope):
             known = results.records.get(key_of(case.about()))
-            failed = known is not None and retry and known.is_failed
-            if known is None or failed or could_be_real(known, roots, download):
+            if (
+                known is None
+                or (retry and known.is_failed)
+                or could_be_real(known, roots, download)
+            ):
                 asked = cases.setdefault(case, list(known.sections) if known else [])
             else:
                 asked = known.sections
@@ -108,10 +111,9 @@ def wanted(
 
 
 def could_be_real(record: Record, roots: Sequence[str], download: bool) -> bool:
-    name = record.case.get("workload")
-    if record.result.get("graph") != "stand-in" or name not in KNOWN:
-        return False
-    return find(name, roots) is not None or (download and KNOWN[name].folder is not None)
+    name = record.case.get("workload", "")
+    is_stand_in = record.result.get("graph") == "stand-in" and name in KNOWN
+    return is_stand_in and root_of(name, roots, download) is not None
 
 
 def take(case: Case, lab: Lab) -> Row:

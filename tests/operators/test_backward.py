@@ -165,8 +165,7 @@ def test_rows_of_one_edge(heads, head_dim, dropout_p, score, path, device):
     """Their weights are constant: logits have no gradient, not even one of roundings."""
     if device == "cuda" and "tile" in path:
         pytest.skip("tensor cores make both terms of the difference in other ways")
-    parents = [[]] + [[(i - 1) // 3] for i in range(1, 300)]
-    graph = graphs.from_rows(parents, 300).to(device)
+    graph = graphs.tree(300).to(device)
     operands = make_operands(score, graph, heads, head_dim)
     leaves = leaves_of(operands)
     options = {"dropout_p": dropout_p, "seed": torch.tensor([5], device=device)}

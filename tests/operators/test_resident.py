@@ -244,8 +244,7 @@ def test_bits_beside_bad_numbers(score, dtype, bad, device):
 @pytest.mark.parametrize("score", SCORES)
 def test_rows_of_one_edge(score, heads, device):
     """Their logits have no gradient."""
-    trees = [[]] + [[(i - 1) // 3] for i in range(1, 300)]
-    graph = graphs.from_rows(trees, 300).to(device)
+    graph = graphs.tree(300).to(device)
     operands = make_operands(score, graph, heads, 128 // heads)
     leaves = leaves_of(operands)
     out, _ = run(PATH, score, graph, leaves, **graph.csc(), **route(graph))
