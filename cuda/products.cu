@@ -12,10 +12,26 @@ __device__ __forceinline__ const T* row_of(const Features& x, int node, int h, i
   return static_cast<const T*>(x.data) + row * head_dim;
 }
 
+// Where products of edges go: in the place of what is there, or added to it.
+template <class A>
+struct Results {
+  A* data;
+  bool adds;
+
+  __device__ __forceinline__ void put(int64_t at, A product) const {
+    data[at] = adds ? data[at] + product : product;
+  }
+
+  template <class Graph>
+  __device__ __forceinline__ void clear_no_edges(const Graph& graph) const {
+    if (!adds) cuda::clear_no_edges(graph, data);
+  }
+};
+
 // Groups of lanes take the edges of a batch in turn.
 template <class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
-    sddmm_kernel(Typed<typename S::T> graph, Features a, Features b, typename S::A* result, EdgePlan plan) {
+    sddmm_kernel(Typed<typename S::T> graph, Features a, Features b, Results<typename S::A> result, EdgePlan plan) {
   using T = typename S::T;
   using A = typename S::A;
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
@@ -23,7 +39,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int features = graph.head_dim;
 
-  clear_no_edges(graph, result);
+  result.clear_no_edges(graph);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for (int h = 0; h < graph.heads; ++h) {
       for (int base = 0; base < count; base += S::kGroups) {
@@ -39,7 +55,9 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
           dot += own.dot(other);
         }
         dot = lanes_sum<S::kLanes>(dot);
-        if (base + group < count && lane == 0) result[graph.scalar(first + t, h)] = node == kNoNode ? A(NAN) : dot;
+        if (base + group < count && lane == 0) {
+          result.put(graph.scalar(first + t, h), node == kNoNode ? A(NAN) : dot);
+        }
       }
     }
   });
@@ -50,7 +68,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 template <class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
     sddmm_heads_kernel(Typed<typename S::T> graph, const typename S::T* a, const typename S::T* b,
-                       typename S::A* result, int lanes, EdgePlan plan) {
+                       Results<typename S::A> result, int lanes, EdgePlan plan) {
   using A = typename S::A;
   constexpr int kUnroll = S::kSteps > 2 ? 2 : 4;
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
@@ -62,7 +80,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 #pragma unroll
   for (int s = 0; s < S::kSteps; ++s) first_heads[s] = (s * S::kLanes + lane) * S::kVec / graph.head_dim;
 
-  clear_no_edges(graph, result);
+  result.clear_no_edges(graph);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for (int base = 0; base < count; base += kUnroll * S::kGroups) {
       for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
@@ -84,7 +102,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
             dot = lanes_sum(dot, lanes);
             const int head = first_heads[s] + f / graph.head_dim;
             if (base + u * S::kGroups + group >= count || !is_first || head >= graph.heads) continue;
-            result[graph.scalar(first + at[u], head)] = batch.source[at[u]] == kNoNode ? A(NAN) : dot;
+            result.put(graph.scalar(first + at[u], head), batch.source[at[u]] == kNoNode ? A(NAN) : dot);
           }
         }
       }
@@ -112,13 +130,14 @@ __device__ __forceinline__ void for_pairs(int count, int width, const Visit& vis
 // Short heads, by one lane for each edge and head.
 template <class T, int kVec>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
-    sddmm_short_kernel(Typed<T> graph, Features a, Features b, typename Accumulate<T>::type* result, EdgePlan plan) {
+    sddmm_short_kernel(Typed<T> graph, Features a, Features b, Results<typename Accumulate<T>::type> result,
+                       EdgePlan plan) {
   using A = typename Accumulate<T>::type;
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
   EdgeBatch& batch = batches[threadIdx.x / kWarp];
   const int features = graph.head_dim;
 
-  clear_no_edges(graph, result);
+  result.clear_no_edges(graph);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for_pairs(count, graph.heads, [&](int t, int h) {
       const int node = batch.source[t];
@@ -132,7 +151,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
         other.load(y + f, 0, kVec);
         dot += own.dot(other);
       }
-      result[graph.scalar(first + t, h)] = node == kNoNode ? A(NAN) : dot;
+      result.put(graph.scalar(first + t, h), node == kNoNode ? A(NAN) : dot);
     });
   });
 }
@@ -201,6 +220,11 @@ Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bo
   return product;
 }
 
+template <class T>
+Results<typename Accumulate<T>::type> results_of(void* data, bool adds) {
+  return {static_cast<typename Accumulate<T>::type*>(data), adds};
+}
+
 int size_of(Type type) { return type == Type::f64 ? 8 : type == Type::f32 ? 4 : 2; }
 
 // Two vectors, or numbers that are read one by one.
@@ -211,14 +235,15 @@ bool is_short(const Products& graph) {
 
 }  // namespace
 
-cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, void* result, cudaStream_t stream) {
+cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, bool adds, void* result,
+                  cudaStream_t stream) {
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
   const Attention operands = operands_of(graph);
   const EdgePlan plan = plan_edges(graph.num_edges);
   if (is_short(graph)) {
     return for_type_and_vector(graph.type, graph.head_dim, [&]<class T, int kVec>() {
       sddmm_short_kernel<T, kVec><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
-          Typed<T>{operands}, a, b, static_cast<typename Accumulate<T>::type*>(result), plan);
+          Typed<T>{operands}, a, b, results_of<T>(result, adds), plan);
       return cudaGetLastError();
     });
   }
@@ -230,13 +255,13 @@ cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, v
       using T = typename S::T;
       sddmm_heads_kernel<typename S::Wide><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
           Typed<T>{operands}, static_cast<const T*>(a.data), static_cast<const T*>(b.data),
-          static_cast<typename S::A*>(result), lanes, plan);
+          results_of<T>(result, adds), lanes, plan);
       return cudaGetLastError();
     });
   }
   return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-    sddmm_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(Typed<typename S::T>{operands}, a, b,
-                                                                    static_cast<typename S::A*>(result), plan);
+    sddmm_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
+        Typed<typename S::T>{operands}, a, b, results_of<typename S::T>(result, adds), plan);
     return cudaGetLastError();
   });
 }

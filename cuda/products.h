@@ -36,9 +36,10 @@ inline Attention operands_of(const Products& graph) {
   return a;
 }
 
-// result A [num_edges, heads]: <a_r, b_node> of every entry that belongs to a row; the others' are left as they are.
+// result A [num_edges, heads]: <a_r, b_node> of every entry that belongs to a row, or `adds` it to what is there.
 // position.data is null.
-cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, void* result, cudaStream_t stream);
+cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, bool adds, void* result,
+                  cudaStream_t stream);
 
 // result T [num_rows, heads, head_dim]: sum of weight * x_node over the entries of r; with sum_heads over the heads
 // too, T [num_rows, 1, head_dim]. weight: A [num_edges, heads]. scratch: of as many bytes as spmm_scratch says.

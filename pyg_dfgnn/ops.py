@@ -488,3 +488,69 @@ def edge_spmm(weight: Tensor, features: Tensor, graph: Graph) -> Tensor:
         ``[num_dst, heads, F]``, of the dtype of ``features``.
     """
     return torch.ops.dfgnn.edge_spmm(graph.rowptr, graph.eid, weight=weight, features=features)
+
+
+def message_sddmm(
+    a: Tensor, b: Tensor, features: Tensor, projection: Tensor, graph: Graph
+) -> Tensor:
+    """Inner products of every edge's message and its destination:
+    ``s[e, h] = a[i, h] · (b[j, h] + (W f_e)[h])``.
+
+    Those of the graph transformer with features of edges (Shi et al., 2021). Differentiable any
+    number of times, in memory proportional to the nodes and the edges: messages are never made.
+
+    Args:
+        a: ``[num_dst, heads, head_dim]``.
+        b: ``[num_src, heads, head_dim]``, of the dtype of ``a``.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``, each of one edge, of the dtype
+            of ``a``.
+        projection: W, ``[heads * head_dim, F]``, of the dtype of ``a``.
+
+    Returns:
+        ``[E, heads]``, float32 (float64 for float64); 0 for entries of ``graph.col`` that are no
+        edges.
+    """
+    return torch.ops.dfgnn.message_sddmm(
+        graph.rowptr,
+        graph.col,
+        eid=graph.eid,
+        a=a,
+        b=b,
+        features=features,
+        projection=projection,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+    )
+
+
+def message_spmm(
+    weight: Tensor, x: Tensor, features: Tensor, projection: Tensor, graph: Graph
+) -> Tensor:
+    """Weighted sums of messages: ``y[i, h] = Σ_e weight[e, h] (x[j(e), h] + (W f_e)[h])`` over the
+    edges of every destination.
+
+    Differentiable any number of times, in memory proportional to the nodes and the edges.
+
+    Args:
+        weight: ``[E, heads]``, of the dtype of ``x`` or float32.
+        x: ``[num_src, heads, head_dim]``.
+        features: ``[edges, F]``, those of ``e`` at ``graph.eid[e]``, each of one edge, of the dtype
+            of ``x``.
+        projection: W, ``[heads * head_dim, F]``, of the dtype of ``x``.
+
+    Returns:
+        ``[num_dst, heads, head_dim]``, of the dtype of ``x``.
+    """
+    return torch.ops.dfgnn.message_spmm(
+        graph.rowptr,
+        graph.col,
+        eid=graph.eid,
+        weight=weight,
+        x=x,
+        features=features,
+        projection=projection,
+        colptr=graph.colptr,
+        row=graph.row,
+        perm=graph.perm,
+    )

@@ -8,6 +8,7 @@
 // Features that are no edge's get 0, and eid has no row of features twice: each is one edge's, which alone writes its
 // z. Edges of features that are out of range make NaN of s and y, and so of the derivatives of z, into which nothing of
 // them goes.
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -59,14 +60,30 @@ Compressed compressed(T rowptr, T eid, int64_t rows) {
 }
 
 template <auto backend>
-at::Tensor edge_sddmm(T rowptr, T eid, T a, T features) {
+at::Tensor edge_sddmm_onto(T rowptr, T eid, T a, T features, const at::Tensor& sums) {
   check_structure(rowptr, eid, features.device());
   check_features_of_edges(features, eid);
   check_nodes(a, rowptr);
   check_features(a, "a", features.unsqueeze(1), "features");
   TORCH_CHECK(a.size(2) == features.size(1), "a: expected as many numbers a head as features have (", features.size(1),
               "), got shape ", a.sizes());
-  return backend(compressed(rowptr, eid, features.size(0)), a.contiguous(), features.contiguous().unsqueeze(1));
+  return backend(compressed(rowptr, eid, features.size(0)), a.contiguous(), features.contiguous().unsqueeze(1), sums);
+}
+
+template <auto backend>
+at::Tensor edge_sddmm(T rowptr, T eid, T a, T features) {
+  return edge_sddmm_onto<backend>(rowptr, eid, a, features, {});
+}
+
+// sddmm(a, b) + edge_sddmm(projected, features)
+template <auto backend>
+at::Tensor sddmm_of_both(T rowptr, T col, T eid, T a, T b, T projected, T features) {
+  const auto sums = dispatch_sddmm({rowptr, col, {}, {}, {}}, a, b);
+  TORCH_CHECK(eid.numel() == col.numel(), "eid: expected [E] = ", col.numel(), " entries, got ", eid.numel());
+  TORCH_CHECK(projected.dim() == 3 && projected.size(1) == sums.size(1) && projected.scalar_type() == a.scalar_type(),
+              "projected: expected ", a.scalar_type(), " of shape [nodes, heads = ", sums.size(1), ", F], got ",
+              projected.scalar_type(), " of shape ", projected.sizes());
+  return edge_sddmm_onto<backend>(rowptr, eid, projected, features, sums);
 }
 
 template <auto backend>
@@ -94,6 +111,11 @@ at::Tensor edge_sddmm_meta(T rowptr, T eid, T a, T features) {
   return at::empty_symint({eid.sym_numel(), a.sym_size(1)}, a.options().dtype(accumulate_type(a.scalar_type())));
 }
 
+at::Tensor sddmm_of_both_meta(T rowptr, T col, T eid, T a, T b, T projected, T features) {
+  check_on_meta({{"col", col}, {"b", b}, {"projected", projected}});
+  return edge_sddmm_meta(rowptr, eid, a, features);
+}
+
 at::Tensor edge_spmm_meta(T rowptr, T eid, T weight, T features) {
   check_on_meta({{"rowptr", rowptr}, {"eid", eid}, {"weight", weight}, {"features", features}});
   check_dimensions(rowptr, "rowptr", 1);
@@ -108,40 +130,25 @@ at::Tensor edge_spmm_t_meta(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
   return at::empty_symint({std::move(rows), a.sym_size(2)}, a.options());
 }
 
-at::Tensor dispatch_sddmm(T rowptr, T eid, T a, T features) {
-  static const auto op = find_operator<at::Tensor(T, T, T, T)>("dfgnn::edge_sddmm");
-  return op.call(rowptr, eid, a, features);
-}
-
-at::Tensor dispatch_spmm(T rowptr, T eid, T weight, T features) {
-  static const auto op = find_operator<at::Tensor(T, T, T, T)>("dfgnn::edge_spmm");
-  return op.call(rowptr, eid, weight, features);
-}
-
-at::Tensor dispatch_spmm_t(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
-  static const auto op = find_operator<at::Tensor(T, T, T, T, c10::SymInt)>("dfgnn::edge_spmm_t");
-  return op.call(rowptr, eid, weight, a, std::move(rows));
-}
-
 // The derivatives of the three: by weight (the gradient of s in its place), by a, and by the features.
 at::Tensor by_weight(T rowptr, T eid, T a, T features, T weight) {
-  return dispatch_sddmm(rowptr, eid, a, features).to(weight.scalar_type());
+  return dispatch_edge_sddmm(rowptr, eid, a, features).to(weight.scalar_type());
 }
 
 at::Tensor by_nodes(T rowptr, T eid, T weight, T features, T a) {
-  const auto of_rows = dispatch_spmm(rowptr, eid, weight, features);
+  const auto of_rows = dispatch_edge_spmm(rowptr, eid, weight, features);
   return TORCH_GUARD_SIZE_OBLIVIOUS(a.sym_size(0).sym_eq(1)) ? of_rows.sum(0, /*keepdim=*/true) : of_rows;
 }
 
 at::Tensor by_features(T rowptr, T eid, T weight, T a, T features) {
-  return dispatch_spmm_t(rowptr, eid, weight, a, features.sym_size(0));
+  return dispatch_edge_spmm_t(rowptr, eid, weight, a, features.sym_size(0));
 }
 
 struct EdgeSddmm : torch::autograd::Function<EdgeSddmm> {
   static Variable forward(AutogradContext* ctx, T rowptr, T eid, const Variable& a, const Variable& features) {
     at::AutoDispatchBelowADInplaceOrView guard;
     ctx->save_for_backward({rowptr, eid, a, features});
-    return dispatch_sddmm(rowptr, eid, a, features);
+    return dispatch_edge_sddmm(rowptr, eid, a, features);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -159,7 +166,7 @@ struct EdgeSpmm : torch::autograd::Function<EdgeSpmm> {
   static Variable forward(AutogradContext* ctx, T rowptr, T eid, const Variable& weight, const Variable& features) {
     at::AutoDispatchBelowADInplaceOrView guard;
     ctx->save_for_backward({rowptr, eid, weight, features});
-    return dispatch_spmm(rowptr, eid, weight, features);
+    return dispatch_edge_spmm(rowptr, eid, weight, features);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -178,7 +185,7 @@ struct EdgeSpmmT : torch::autograd::Function<EdgeSpmmT> {
                           const c10::SymInt& rows) {
     at::AutoDispatchBelowADInplaceOrView guard;
     ctx->save_for_backward({rowptr, eid, weight, a});
-    return dispatch_spmm_t(rowptr, eid, weight, a, rows);
+    return dispatch_edge_spmm_t(rowptr, eid, weight, a, rows);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -208,23 +215,23 @@ at::Tensor edge_spmm_t_autograd(T rowptr, T eid, T weight, T a, c10::SymInt rows
 // As of sddmm and spmm: features are cast to the autocast dtype, weights keep their precision.
 at::Tensor edge_sddmm_autocast(T rowptr, T eid, T a, T features) {
   const NoAutocast guard;
-  return dispatch_sddmm(rowptr, eid, autocast_features(a), autocast_features(features));
+  return dispatch_edge_sddmm(rowptr, eid, autocast_features(a), autocast_features(features));
 }
 
 at::Tensor edge_spmm_autocast(T rowptr, T eid, T weight, T features) {
   const NoAutocast guard;
-  return dispatch_spmm(rowptr, eid, to_full_precision(weight), autocast_features(features));
+  return dispatch_edge_spmm(rowptr, eid, to_full_precision(weight), autocast_features(features));
 }
 
 at::Tensor edge_spmm_t_autocast(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
   const NoAutocast guard;
-  return dispatch_spmm_t(rowptr, eid, to_full_precision(weight), autocast_features(a), std::move(rows));
+  return dispatch_edge_spmm_t(rowptr, eid, to_full_precision(weight), autocast_features(a), std::move(rows));
 }
 
 // edge_spmm in the precision of the features, in autocast too.
 at::Tensor edge_sums(T rowptr, T eid, T weight, T features) {
   const NoAutocast guard;
-  return dispatch_spmm(rowptr, eid, weight, features);
+  return dispatch_edge_spmm(rowptr, eid, weight, features);
 }
 
 void register_autocast(torch::Library& m) {
@@ -235,8 +242,26 @@ void register_autocast(torch::Library& m) {
 
 }  // namespace
 
+at::Tensor dispatch_edge_sddmm(T rowptr, T eid, T a, T features) {
+  static const auto op = find_operator<at::Tensor(T, T, T, T)>("dfgnn::edge_sddmm");
+  return op.call(rowptr, eid, a, features);
+}
+
+at::Tensor dispatch_edge_spmm(T rowptr, T eid, T weight, T features) {
+  static const auto op = find_operator<at::Tensor(T, T, T, T)>("dfgnn::edge_spmm");
+  return op.call(rowptr, eid, weight, features);
+}
+
+at::Tensor dispatch_edge_spmm_t(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
+  static const auto op = find_operator<at::Tensor(T, T, T, T, c10::SymInt)>("dfgnn::edge_spmm_t");
+  return op.call(rowptr, eid, weight, a, std::move(rows));
+}
+
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   m.def("edge_sddmm(Tensor rowptr, Tensor eid, *, Tensor a, Tensor features) -> Tensor");
+  m.def(
+      "sddmm_of_both(Tensor rowptr, Tensor col, *, Tensor eid, Tensor a, Tensor b, Tensor projected, Tensor features)"
+      " -> Tensor");
   m.def("edge_spmm(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor features) -> Tensor");
   m.def("edge_sums(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor features) -> Tensor", edge_sums);
   m.def("edge_spmm_t(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor a, SymInt rows) -> Tensor");
@@ -244,6 +269,7 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("edge_sddmm", edge_sddmm<sddmm_cpu>);
+  m.impl("sddmm_of_both", sddmm_of_both<sddmm_cpu>);
   m.impl("edge_spmm", edge_spmm<spmm_cpu>);
   m.impl("edge_spmm_t", edge_spmm_t<edge_spmm_t_cpu>);
 }
@@ -251,6 +277,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
 #ifdef DFGNN_WITH_CUDA
 TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("edge_sddmm", edge_sddmm<sddmm_cuda>);
+  m.impl("sddmm_of_both", sddmm_of_both<sddmm_cuda>);
   m.impl("edge_spmm", edge_spmm<spmm_cuda>);
   m.impl("edge_spmm_t", edge_spmm_t<edge_spmm_t_cuda>);
 }
@@ -258,12 +285,14 @@ TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
 
 TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("edge_sddmm", edge_sddmm_meta);
+  m.impl("sddmm_of_both", sddmm_of_both_meta);
   m.impl("edge_spmm", edge_spmm_meta);
   m.impl("edge_spmm_t", edge_spmm_t_meta);
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("edge_sddmm", edge_sddmm_autograd);
+  m.impl("sddmm_of_both", torch::autograd::autogradNotImplementedFallback());
   m.impl("edge_spmm", edge_spmm_autograd);
   m.impl("edge_spmm_t", edge_spmm_t_autograd);
 }

@@ -32,7 +32,8 @@ at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
               a.size(1), "), got shape ", b.sizes());
   check_structure({rowptr, col, colptr, row, perm}, b.size(0), a.device());
   check_nodes(a, "a", rowptr.numel() - 1, "rowptr.numel() - 1");
-  return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), b.size(0)}, a.contiguous(), b.contiguous());
+  return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), b.size(0)}, a.contiguous(), b.contiguous(),
+                 {});
 }
 
 template <auto backend>

@@ -30,9 +30,9 @@ struct Compressed {
 };
 
 // A [E, H]: <a_r, b_node[c]> of every entry c of a CSR, 0 where an entry belongs to no row. a, b: T [nodes, H or 1, D];
-// a of one node serves all rows.
-at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
-at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
+// a of one node serves all rows. Where `sums` is defined, the products are added to it and it is what is returned.
+at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, at::Tensor sums);
+at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, at::Tensor sums);
 
 // T [num_rows, H, D]: the sum over the entries of r of weight[position] * x[node]; [num_rows, 1, D] and summed over the
 // heads too with sum_heads. weight: A [E, H], x: T [nodes, H or 1, D].
@@ -64,6 +64,12 @@ at::Tensor edge_softmax_bwd_cuda(const Compressed& graph, const at::Tensor& grad
 at::Tensor dispatch_sddmm(const Structure& graph, const at::Tensor& a, const at::Tensor& b);
 at::Tensor dispatch_spmm(const Structure& graph, const at::Tensor& weight, const at::Tensor& x, bool transpose,
                          bool sum_heads);
+at::Tensor dispatch_edge_sddmm(const at::Tensor& rowptr, const at::Tensor& eid, const at::Tensor& a,
+                               const at::Tensor& features);
+at::Tensor dispatch_edge_spmm(const at::Tensor& rowptr, const at::Tensor& eid, const at::Tensor& weight,
+                              const at::Tensor& features);
+at::Tensor dispatch_edge_spmm_t(const at::Tensor& rowptr, const at::Tensor& eid, const at::Tensor& weight,
+                                const at::Tensor& a, c10::SymInt rows);
 
 // The structure with its CSC, which is made where it is not given.
 Structure with_csc(Structure graph, const c10::SymInt& num_src);

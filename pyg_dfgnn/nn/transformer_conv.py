@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 
 from ..graph import Graph
-from ..ops import dot_attention, edge_sddmm, edge_softmax, edge_spmm, sddmm, spmm
+from ..ops import dot_attention, edge_softmax, message_sddmm, message_spmm, sddmm, spmm
 from ._dtypes import dtype_of_sums, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features
 from ._fused import FusedConv, Given, NotGiven, no_fused_path, wide
@@ -188,23 +188,22 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         graph = self.fused_graph(edge_index, value, value.size(0), query.size(0), False)
         if graph is None:
             return None
-        dropout_p, H, C = self.dropout_p(), self.heads, self.out_channels
+        dropout_p = self.dropout_p()
         if edge_attr is None and not with_weights:
             out = dot_attention(query, key, value, graph, dropout_p=dropout_p, method=self.method)
             return out, None
 
-        logits = sddmm(query, key, graph)
         features: Optional[Tensor] = None
-        weight: Optional[Tensor] = None
+        projection: Optional[Tensor] = None
         if self.lin_edge is not None and edge_attr is not None:
             if not self.may_project(edge_attr, graph):
                 return None
-            # q·(k + W e) = q·k + (Wᵀ q)·e  and  Σ α (v + W e) = Σ α v + W Σ α e
             features = edge_attr.view(graph.eid.size(0), self.lin_edge.weight.size(1))
             features = in_dtype_of(features, query)
-            weight = in_dtype_of(self.lin_edge.weight.view(H, C, -1), query)
-            projected = multiply_heads(query, weight)
-            logits = logits + edge_sddmm(projected, features, graph)
+            projection = in_dtype_of(self.lin_edge.weight, query)
+            logits = message_sddmm(query, key, features, projection, graph)
+        else:
+            logits = sddmm(query, key, graph)
         scale = self.out_channels**-0.5
         dtype = dtype_of_sums(value)
         alpha: Optional[Tensor] = None
@@ -212,11 +211,9 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             dropped, alpha, _ = attention_weights(logits, graph, dropout_p, dtype, scale)
         else:
             dropped = F.dropout(in_dtype(edge_softmax(logits, graph, scale), dtype), dropout_p)
-        out = spmm(dropped, value, graph)
-        if features is not None and weight is not None:
-            summed = edge_spmm(dropped, features, graph)
-            out = out + multiply_heads(summed, weight.mT)
-        return out, alpha
+        if features is not None and projection is not None:
+            return message_spmm(dropped, value, features, projection, graph), alpha
+        return spmm(dropped, value, graph), alpha
 
     def attend(
         self,
@@ -250,28 +247,3 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         out = in_dtype(concat_or_mean(out, width, dtype), dtype)
         beta = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
         return beta * root + (1 - beta) * out
-
-
-def multiply_heads(x: Tensor, weight: Tensor) -> Tensor:
-    """``x[n, h] @ weight[h]`` of every head, ``[N, H, D]``. Scriptable.
-
-    On a GPU heads apart would take up to thirty times as long in the gradient of the weights, which
-    are a few large sums: there it is one product with a matrix that is 0 between heads, or, where
-    that is much more to do, one of some nodes at a time.
-
-    Args:
-        x: ``[N, H, C]``.
-        weight: ``[H, C, D]``.
-    """
-    N, H, C, D = x.size(0), x.size(1), x.size(2), weight.size(2)
-    if not x.is_cuda:
-        return torch.einsum("nhc,hcd->nhd", x, weight)
-    if H * C * H * D <= 65536:
-        apart = torch.diag_embed(weight.permute(1, 2, 0))  # [C, D, H, H]
-        matrix = apart.permute(2, 0, 3, 1).reshape(H * C, H * D)
-        return (x.flatten(1) @ matrix).view(N, H, D)
-    nodes = 2048
-    parts = (N + nodes - 1) // nodes
-    padded = F.pad(x, [0, 0, 0, 0, 0, parts * nodes - N])
-    product = padded.view(parts, nodes, H, C).transpose(1, 2) @ weight  # [parts, H, nodes, D]
-    return product.transpose(1, 2).reshape(parts * nodes, H, D)[:N]

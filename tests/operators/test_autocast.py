@@ -47,6 +47,7 @@ def operator_and_operands(name: str, graph: Csr):
     x_dst, x_src = numbers(col, graph.num_dst, 2, 8), numbers(col, graph.num_src, 2, 8)
     weight, features = numbers(col, edges, 2), numbers(col, edges, 8)
     second = torch.arange(edges).to(col)  # col, or which features are an edge's
+    messages = {"features": features, "projection": numbers(col, 16, 8)}
     operands = {
         "sddmm": {"a": x_dst, "b": x_src},
         "spmm": {"weight": weight, "x": x_src},
@@ -54,8 +55,16 @@ def operator_and_operands(name: str, graph: Csr):
         "edge_spmm": {"weight": weight, "features": features},
         "edge_spmm_t": {"weight": weight, "a": x_dst},
         "additive_v2_logits": {"x_dst": x_dst, "x_src": x_src, "att": numbers(col, 2, 8)},
+        "message_sddmm": {"a": x_dst, "b": x_src, **messages},
+        "message_spmm": {"weight": weight, "x": x_src, **messages},
     }[name]
-    rest = {"rows": edges} if name == "edge_spmm_t" else {}
+    of_messages = {"eid": second}
+    rests = {
+        "edge_spmm_t": {"rows": edges},
+        "message_sddmm": of_messages,
+        "message_spmm": of_messages,
+    }
+    rest = rests.get(name, {})
     index = second if name.startswith("edge_") else col
 
     def call(**given: Tensor) -> Tensor:
@@ -68,8 +77,11 @@ def operator_and_operands(name: str, graph: Csr):
 @pytest.mark.parametrize("forward", [torch.bfloat16, None], ids=str)
 @pytest.mark.parametrize(
     "name",
-    ["sddmm", "spmm", "edge_sddmm", "edge_spmm", "edge_spmm_t", "additive_v2_logits"],
-)
+    [
+        "sddmm", "spmm", "edge_sddmm", "edge_spmm", "edge_spmm_t", "additive_v2_logits",
+        "message_sddmm", "message_spmm",
+    ],
+)  # fmt: skip
 def test_backward_in_another_mode(name, forward, create_graph, device):
     """That of the forward pass says what gradients are made of."""
     call, operands = operator_and_operands(name, graphs.mixed(device))

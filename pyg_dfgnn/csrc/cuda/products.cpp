@@ -42,14 +42,15 @@ at::Tensor of_edges(const Compressed& graph, int64_t heads, const at::TensorOpti
 
 }  // namespace
 
-at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
+at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, at::Tensor sums) {
   const c10::cuda::CUDAGuard guard(a.device());
   const auto x = aligned(a), y = aligned(b);
   const int64_t heads = std::max(x.size(1), y.size(1));
-  auto result = of_edges(graph, heads, x.options().dtype(accumulate_type(x.scalar_type())));
-  C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x, x.size(0) == 1), features_of(y),
-                             result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
-  return result;
+  const bool adds = sums.defined();
+  if (!adds) sums = of_edges(graph, heads, x.options().dtype(accumulate_type(x.scalar_type())));
+  C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x, x.size(0) == 1), features_of(y), adds,
+                             sums.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  return sums;
 }
 
 at::Tensor spmm_cuda(const Compressed& graph, const at::Tensor& weight, const at::Tensor& given, bool sum_heads) {

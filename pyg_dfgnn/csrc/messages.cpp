@@ -1,0 +1,274 @@
+// sddmm and spmm of messages x_j + W f_e, from the source j and the features f of an edge e into i:
+//   message_sddmm   s[e, h] = <a[i, h], x[j, h] + W_h f_e>
+//   message_spmm    y[i, h] = sum over the edges of i of w[e, h] (x[j, h] + W_h f_e)
+// with W, "projection", [H D, F], of which W_h [D, F] is head h's. Messages are never made: W meets what nodes have,
+//   s = <a, x> + <W^T a, f>,   y = sum of w x + W (sum of w f).
+// The derivatives are these two and sums by source:
+//   da = message_spmm(ds),  dx = spmm^T(ds, a),  df = edge_spmm_t(ds, W^T a),  dW = sum over nodes of a (sum of ds f)^T
+//   dw = message_sddmm(dy), dx = spmm^T(w, dy),  df = edge_spmm_t(w, W^T dy),  dW = sum over nodes of dy (sum of w f)^T
+// Each is one node of autograd, as its parts by themselves would be ten.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <string>
+#include <utility>
+
+#include "autocast.h"
+#include "call.h"
+#include "checks.h"
+#include "find_operator.h"
+#include "products.h"
+#include "saved.h"
+
+namespace dfgnn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// Products with W of every node. On CUDA heads apart would take up to thirty times as long in W's gradient, a few large
+// sums: there it is one product with a matrix that is 0 between heads, or, where that is much more to do, one of some
+// nodes at a time.
+class Projection {
+ public:
+  // x: [nodes, H, D], whose heads W has.
+  Projection(T w, T x) : w_(w), heads_(x.sym_size(1)), size_(x.sym_size(2)), width_(w.sym_size(1)) {
+    constexpr int64_t kMatrix = 65536;
+    by_matrix_ =
+        x.is_cuda() && TORCH_GUARD_SIZE_OBLIVIOUS((heads_ * size_ * heads_ * width_).sym_le(c10::SymInt(kMatrix)));
+  }
+
+  // W^T x, [nodes, H, F] of x [nodes, H, D].
+  at::Tensor of(T x) const {
+    if (by_matrix_) return at::mm(x.flatten(1), matrix()).view_symint({x.sym_size(0), heads_, width_});
+    return to_nodes(at::matmul(to_parts(x), w_by_head()), x.sym_size(0));
+  }
+
+  // y + W z, [nodes, H, D] of z [nodes, H, F]; y is no one else's.
+  at::Tensor add_to(T y, T z) const {
+    if (!by_matrix_) return y + to_nodes(at::matmul(to_parts(z), w_by_head().mT()), z.sym_size(0));
+    const auto flat = y.flatten(1), features = z.flatten(1), transposed = matrix().t();
+    const auto sum =
+        at::GradMode::is_enabled() ? at::addmm(flat, features, transposed) : flat.addmm_(features, transposed);
+    return sum.view_symint(y.sym_sizes());
+  }
+
+  // The gradient of W, [H D, F]: the sum over nodes of x z^T for each head.
+  at::Tensor gradient(T x, T z) const {
+    if (!by_matrix_) return at::matmul(to_parts(x).mT(), to_parts(z)).sum(0).reshape_symint(w_.sym_sizes());
+    const auto of_all = at::mm(x.flatten(1).t(), z.flatten(1)).view_symint({heads_, size_, heads_, width_});
+    return of_all.diagonal(0, 0, 2).permute({2, 0, 1}).reshape_symint(w_.sym_sizes());
+  }
+
+ private:
+  at::Tensor w_by_head() const { return w_.reshape_symint({heads_, size_, width_}); }
+
+  // [H D, H F], 0 between heads.
+  at::Tensor matrix() const {
+    if (TORCH_GUARD_SIZE_OBLIVIOUS(heads_.sym_eq(1))) return w_;
+    auto blocks = at::zeros_symint({heads_, size_, heads_, width_}, w_.options());
+    blocks.diagonal(0, 0, 2).copy_(w_by_head().permute({1, 2, 0}));
+    return blocks.view_symint({heads_ * size_, heads_ * width_});
+  }
+
+  // [nodes, H, C] as [parts, H, nodes of a part, C], and back.
+  static at::Tensor to_parts(T x) {
+    if (!x.is_cuda()) return x.transpose(0, 1).unsqueeze(0);
+    constexpr int64_t kNodes = 2048;
+    const auto parts = (x.sym_size(0) + (kNodes - 1)) / kNodes;
+    const auto padded = at::constant_pad_nd_symint(x, {0, 0, 0, 0, 0, parts * kNodes - x.sym_size(0)});
+    return padded.view_symint({parts, kNodes, x.sym_size(1), x.sym_size(2)}).transpose(1, 2);
+  }
+
+  static at::Tensor to_nodes(T parts, const c10::SymInt& nodes) {
+    return parts.transpose(1, 2).flatten(0, 1).narrow_symint(0, 0, nodes);
+  }
+
+  at::Tensor w_;
+  c10::SymInt heads_, size_, width_;
+  bool by_matrix_;
+};
+
+// What the operators that this is made of cannot know; they check the rest.
+void check_messages(T x, const char* name, T features, T projection) {
+  check_dimensions(x, name, 3);
+  check_dimensions(features, "features", 2);
+  check_dimensions(projection, "projection", 2);
+  TORCH_CHECK(projection.sym_size(0) == x.sym_size(1) * x.sym_size(2) && projection.sym_size(1) == features.sym_size(1),
+              "projection: expected shape [heads * head size, F] = [", x.sym_size(1) * x.sym_size(2), ", ",
+              features.sym_size(1), "], got ", projection.sym_sizes());
+  for (const auto& [t, its_name] : {std::pair<T, const char*>(features, "features"), {projection, "projection"}}) {
+    TORCH_CHECK(t.scalar_type() == x.scalar_type(), its_name, ": expected the dtype of ", name, " (", x.scalar_type(),
+                "), got ", t.scalar_type());
+    check_device(t, its_name, x.device());
+  }
+}
+
+void check_sddmm(T a, T b, T features, T projection) {
+  check_messages(a, "a", features, projection);
+  check_dimensions(b, "b", 3);
+  TORCH_CHECK(b.sym_size(1) == a.sym_size(1), "b: expected as many heads as a (", a.sym_size(1), "), got shape ",
+              b.sym_sizes());
+}
+
+void check_spmm(T weight, T x, T features, T projection) {
+  check_messages(x, "x", features, projection);
+  check_dimensions(weight, "weight", 2);
+  TORCH_CHECK(x.sym_size(1) == weight.sym_size(1), "x: expected as many heads as weight (", weight.sym_size(1),
+              "), got shape ", x.sym_sizes());
+}
+
+// The two, of W^T a and of the sums of features.
+at::Tensor sddmm_of(const Structure& g, T eid, T a, T b, T projected, T features) {
+  if (at::GradMode::is_enabled()) {
+    return dispatch_sddmm(g, a, b) + dispatch_edge_sddmm(g.rowptr, eid, projected, features);
+  }
+  static const auto op = find_operator<at::Tensor(T, T, T, T, T, T, T)>("dfgnn::sddmm_of_both");
+  return op.call(g.rowptr, g.col, eid, a, b, projected, features);
+}
+
+at::Tensor spmm_of(const Structure& g, T weight, T x, const Projection& projection, T summed) {
+  return projection.add_to(dispatch_spmm(g, weight, x, false, false), summed);
+}
+
+at::Tensor by_source(const Structure& g, T weight, T x, const c10::SymInt& num_src) {
+  return dispatch_spmm(with_csc(g, num_src), weight, x, true, false);
+}
+
+struct MessageSddmm : torch::autograd::Function<MessageSddmm> {
+  static Variable forward(AutogradContext* ctx, T eid, const Variable& a, const Variable& b, const Variable& features,
+                          const Variable& w, const Structure& g) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    check_sddmm(a, b, features, w);
+    const auto projected = Projection(w, a).of(a);
+    ctx->save_for_backward(with_structure(g, {eid, a, b, features, w, projected}));
+    return sddmm_of(g, eid, a, b, projected, features);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
+    const auto saved = ctx->get_saved_variables();
+    const auto g = saved_structure(saved);
+    const auto* of_call = saved.data() + kStructure;
+    const auto &eid = of_call[0], &a = of_call[1], &b = of_call[2], &features = of_call[3], &w = of_call[4];
+    const auto& ds = grads[0];
+    const Projection projection(w, a);
+    variable_list result(6);
+    if (ctx->needs_input_grad(1) || ctx->needs_input_grad(4)) {
+      const auto summed = dispatch_edge_spmm(g.rowptr, eid, ds, features);
+      if (ctx->needs_input_grad(1)) result[1] = spmm_of(g, ds, b, projection, summed);
+      if (ctx->needs_input_grad(4)) result[4] = projection.gradient(a, summed);
+    }
+    if (ctx->needs_input_grad(2)) result[2] = by_source(g, ds, a, b.sym_size(0));
+    if (ctx->needs_input_grad(3)) {
+      const auto projected = at::GradMode::is_enabled() ? projection.of(a) : of_call[5];
+      result[3] = dispatch_edge_spmm_t(g.rowptr, eid, ds, projected, features.sym_size(0));
+    }
+    return result;
+  }
+};
+
+struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
+  static Variable forward(AutogradContext* ctx, T eid, const Variable& weight, const Variable& x,
+                          const Variable& features, const Variable& w, const Structure& g) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    check_spmm(weight, x, features, w);
+    const auto summed = dispatch_edge_spmm(g.rowptr, eid, weight, features);
+    ctx->save_for_backward(with_structure(g, {eid, weight, x, features, w, summed}));
+    return spmm_of(g, weight, x, Projection(w, x), summed);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NoAutocast guard;
+    const auto saved = ctx->get_saved_variables();
+    const auto g = saved_structure(saved);
+    const auto* of_call = saved.data() + kStructure;
+    const auto &eid = of_call[0], &weight = of_call[1], &x = of_call[2], &features = of_call[3], &w = of_call[4];
+    const auto& dy = grads[0];
+    const Projection projection(w, x);
+    variable_list result(6);
+    if (ctx->needs_input_grad(1) || ctx->needs_input_grad(3)) {
+      const auto projected = projection.of(dy);
+      if (ctx->needs_input_grad(1)) {
+        result[1] = sddmm_of(g, eid, dy, x, projected, features).to(weight.scalar_type());
+      }
+      if (ctx->needs_input_grad(3)) {
+        result[3] = dispatch_edge_spmm_t(g.rowptr, eid, weight, projected, features.sym_size(0));
+      }
+    }
+    if (ctx->needs_input_grad(2)) result[2] = by_source(g, weight, dy, x.sym_size(0));
+    if (ctx->needs_input_grad(4)) {
+      const bool again = at::GradMode::is_enabled();
+      const auto summed = again ? dispatch_edge_spmm(g.rowptr, eid, weight, features) : of_call[5];
+      result[4] = projection.gradient(dy, summed);
+    }
+    return result;
+  }
+};
+
+at::Tensor message_sddmm(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
+  check_sddmm(a, b, features, w);
+  return sddmm_of({rowptr, col, colptr, row, perm}, eid, a, b, Projection(w, a).of(a), features);
+}
+
+at::Tensor message_spmm(T rowptr, T col, T eid, T weight, T x, T features, T w, O colptr, O row, O perm) {
+  check_spmm(weight, x, features, w);
+  const auto summed = dispatch_edge_spmm(rowptr, eid, weight, features);
+  return spmm_of({rowptr, col, colptr, row, perm}, weight, x, Projection(w, x), summed);
+}
+
+at::Tensor message_sddmm_autograd(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
+  return MessageSddmm::apply(eid, a, b, features, w, Structure{rowptr, col, colptr, row, perm});
+}
+
+at::Tensor message_spmm_autograd(T rowptr, T col, T eid, T weight, T x, T features, T w, O colptr, O row, O perm) {
+  return MessageSpmm::apply(eid, weight, x, features, w, Structure{rowptr, col, colptr, row, perm});
+}
+
+using Signature = at::Tensor(T, T, T, T, T, T, T, O, O, O);
+
+// As of sddmm and spmm: features are cast to the autocast dtype, weights keep their precision.
+at::Tensor message_sddmm_autocast(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
+  const NoAutocast guard;
+  static const auto op = find_operator<Signature>("dfgnn::message_sddmm");
+  return op.call(rowptr, col, eid, autocast_features(a), autocast_features(b), autocast_features(features),
+                 autocast_features(w), colptr, row, perm);
+}
+
+at::Tensor message_spmm_autocast(T rowptr, T col, T eid, T weight, T x, T features, T w, O colptr, O row, O perm) {
+  const NoAutocast guard;
+  static const auto op = find_operator<Signature>("dfgnn::message_spmm");
+  return op.call(rowptr, col, eid, to_full_precision(weight), autocast_features(x), autocast_features(features),
+                 autocast_features(w), colptr, row, perm);
+}
+
+void register_autocast(torch::Library& m) {
+  m.impl("message_sddmm", message_sddmm_autocast);
+  m.impl("message_spmm", message_spmm_autocast);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
+  const std::string graph = "(Tensor rowptr, Tensor col, *, Tensor eid, ";
+  const std::string features = "Tensor features, Tensor projection, " + std::string(kCscArguments) + ") -> Tensor";
+  m.def(("message_sddmm" + graph + "Tensor a, Tensor b, " + features).c_str());
+  m.def(("message_spmm" + graph + "Tensor weight, Tensor x, " + features).c_str());
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) {
+  m.impl("message_sddmm", message_sddmm);
+  m.impl("message_spmm", message_spmm);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
+  m.impl("message_sddmm", message_sddmm_autograd);
+  m.impl("message_spmm", message_spmm_autograd);
+}
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { register_autocast(m); }
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) { register_autocast(m); }
+
+}  // namespace dfgnn

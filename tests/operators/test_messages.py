@@ -1,0 +1,242 @@
+"""Products with messages of edges, x_j + W f_e, against plain float64 torch."""
+
+import graphs
+import pytest
+import torch
+from calls import BACKWARD_TOLERANCE, DTYPES, FORWARD_TOLERANCE, assert_near
+from graphs import Csr
+from torch import Tensor
+
+import pyg_dfgnn
+from pyg_dfgnn import ops
+
+OPERATORS = ["message_sddmm", "message_spmm"]
+# Heads, head size and features of an edge; W by one matrix and, of the last ones, by some nodes.
+SHAPES = [(1, 1, 1), (1, 16, 8), (3, 5, 2), (8, 16, 8), (2, 7, 33), (4, 64, 3), (16, 32, 24)]
+SPARE = 2  # rows of features that are no edge's
+
+
+def normal(csr: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(csr.col.device, dtype)
+
+
+def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
+    """Its edges' features lie in another order than the edges."""
+    generator = torch.Generator().manual_seed(csr.capacity)
+    eid = torch.randperm(csr.capacity + SPARE, generator=generator)[: csr.capacity].to(csr.col)
+    sizes = {"num_dst": csr.num_dst, "num_src": csr.num_src}
+    return pyg_dfgnn.Graph(csr.rowptr, csr.col, eid, **csr.csc(), **sizes)
+
+
+def operands_of(op: str, csr: Csr, heads: int, size: int, width: int, dtype=torch.float32):
+    x = normal(csr, csr.num_src, heads, size, dtype=dtype)
+    features = normal(csr, csr.capacity + SPARE, width, dtype=dtype)
+    projection = normal(csr, heads * size, width, dtype=dtype)
+    if op == "message_sddmm":
+        first = {"a": normal(csr, csr.num_dst, heads, size, dtype=dtype), "b": x}
+    else:
+        weight = normal(csr, csr.capacity, heads, dtype=dtype)
+        weight[csr.num_edges :] = torch.nan  # no edges: never read
+        first = {"weight": weight, "x": x}
+    return first | {"features": features, "projection": projection}
+
+
+def call(op: str, csr: Csr, operands: dict[str, Tensor]) -> Tensor:
+    return getattr(ops, op)(**operands, graph=graph_of(csr))
+
+
+def expected(op: str, csr: Csr, operands: dict[str, Tensor]) -> Tensor:
+    into, eid = csr.destinations(), graph_of(csr).eid[: csr.num_edges].long()
+    x = operands["b" if op == "message_sddmm" else "x"]
+    edges = operands["features"][eid] @ operands["projection"].t()
+    messages = x[csr.col[: csr.num_edges].long()] + edges.unflatten(1, x.shape[1:])
+    if op == "message_sddmm":
+        s = (operands["a"][into] * messages).sum(-1)
+        return torch.nn.functional.pad(s, (0, 0, 0, csr.capacity - csr.num_edges))
+    terms = operands["weight"][: csr.num_edges].unsqueeze(-1) * messages
+    return terms.new_zeros(csr.num_dst, *x.shape[1:]).index_add(0, into, terms)
+
+
+def check(op: str, csr: Csr, operands: dict[str, Tensor]) -> None:
+    """The result and the gradients of all operands."""
+    dtype = operands["features"].dtype
+    leaves = {k: t.detach().requires_grad_() for k, t in operands.items()}
+    exact = {k: t.detach().double().requires_grad_() for k, t in operands.items()}
+    found, wanted = call(op, csr, leaves), expected(op, csr, exact)
+    is_logit = op == "message_sddmm" and dtype != torch.float64
+    assert found.dtype == (torch.float32 if is_logit else dtype)
+    # What is between the two products is of the dtype, too.
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype] * (2 if is_half else 1), op)
+    given = torch.randint(-8, 9, found.shape, generator=torch.Generator().manual_seed(1)) / 4
+    found, wanted = (
+        torch.autograd.grad((y * given.to(y)).sum(), list(x.values()))
+        for y, x in ((found, leaves), (wanted, exact))
+    )
+    for name, a, b in zip(operands, found, wanted, strict=True):
+        assert a.dtype == dtype
+        assert_near(a, b, BACKWARD_TOLERANCE[dtype], f"gradient of {name}")
+
+
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_graphs(op, name, device):
+    csr = graphs.make(name, device)
+    check(op, csr, operands_of(op, csr, 3, 4, 5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_shapes(op, shape, dtype, device):
+    csr = graphs.mixed(device)
+    check(op, csr, operands_of(op, csr, *shape, dtype))
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_many_nodes(op, index, device):
+    """More than W meets at a time."""
+    csr = graphs.random(2500, 3, device, index)
+    for shape in ((8, 16, 8), (16, 32, 24)):
+        check(op, csr, operands_of(op, csr, *shape))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (3, 2, 4)], ids=str)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_gradcheck(op, shape, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(op, csr, *shape, torch.float64)
+    leaves = [t.nan_to_num().requires_grad_() for t in operands.values()]
+
+    def function(*t):
+        return call(op, csr, dict(zip(operands, t, strict=True)))
+
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_gradients_of_some(op, device):
+    """Whatever else needs them, and whether or not these are to have gradients of their own."""
+    csr = graphs.mixed(device)
+    operands = operands_of(op, csr, 2, 4, 3)
+    leaves = {k: t.clone().requires_grad_() for k, t in operands.items()}
+    given = torch.randn_like(call(op, csr, operands))
+    wanted = torch.autograd.grad(call(op, csr, leaves), list(leaves.values()), given)
+    for (name, leaf), gradient in zip(leaves.items(), wanted, strict=True):
+        y = call(op, csr, operands | {name: leaf})
+        (found,) = torch.autograd.grad(y, leaf, given, retain_graph=True)
+        torch.testing.assert_close(found, gradient, rtol=0, atol=0)
+        (found,) = torch.autograd.grad(y, leaf, given, create_graph=True)
+        torch.testing.assert_close(found, gradient)
+    assert not call(op, csr, operands).requires_grad
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_strides(op, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(op, csr, 2, 4, 3)
+    strided = {k: torch.stack([t, t], -1)[..., 0] for k, t in operands.items()}
+    torch.testing.assert_close(call(op, csr, strided), call(op, csr, operands), rtol=0, atol=0)
+    check(op, csr, strided)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_where_nothing_is_recorded(op, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(op, csr, 2, 4, 3)
+    wanted = call(op, csr, operands)
+    with torch.inference_mode():
+        torch.testing.assert_close(call(op, csr, operands), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("name", ["hub", "degrees_around_tiles"])
+def test_same_bits_in_every_run(op, name, device):
+    csr = graphs.make(name, device)
+    operands = operands_of(op, csr, 3, 8, 4)
+
+    def run() -> list[Tensor]:
+        leaves = {k: t.detach().requires_grad_() for k, t in operands.items()}
+        y = call(op, csr, leaves)
+        return [y.detach(), *torch.autograd.grad(y.sum(), list(leaves.values()))]
+
+    first = run()
+    for _ in range(3):
+        torch.testing.assert_close(run(), first, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_edges_out_of_range(op, device):
+    """NaN for what nodes or features that are not there are part of."""
+    csr = graphs.mixed(device)
+    operands, edge = operands_of(op, csr, 2, 4, 3), 20
+    graph, wanted = graph_of(csr), call(op, csr, operands)
+    wanted[edge if op == "message_sddmm" else csr.destinations()[edge]] = torch.nan
+    for field in ("col", "eid"):
+        for wrong in (-1, 1 << 30):
+            index = getattr(graph, field).clone()
+            index[edge] = wrong
+            found = getattr(ops, op)(**operands, graph=graph._replace(**{field: index}))
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_opcheck(op, device):
+    csr = graphs.mixed(device)
+    leaves = {k: t.nan_to_num().requires_grad_() for k, t in operands_of(op, csr, 2, 4, 3).items()}
+    given = leaves | {"eid": graph_of(csr).eid} | csr.csc()
+    torch.library.opcheck(getattr(torch.ops.dfgnn, op).default, (csr.rowptr, csr.col), given)
+
+
+def test_opcheck_of_both(device):
+    csr = graphs.mixed(device)
+    given = operands_of("message_sddmm", csr, 2, 4, 3)
+    del given["projection"]
+    given |= {"eid": graph_of(csr).eid, "projected": normal(csr, csr.num_dst, 2, 3)}
+    operator = torch.ops.dfgnn.sddmm_of_both
+    torch.library.opcheck(operator.default, (csr.rowptr, csr.col), given)
+    for name, wrong in (("projected", given["projected"][:, :1]), ("eid", given["eid"][1:])):
+        with pytest.raises(RuntimeError, match=rf"\b{name}: expected .*got "):
+            operator(csr.rowptr, csr.col, **given | {name: wrong})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_autocast(op, dtype, device):
+    """Features are cast, weights are not."""
+    csr = graphs.mixed(device)
+    operands = {k: t.nan_to_num() for k, t in operands_of(op, csr, 2, 4, 3).items()}
+    with torch.autocast(device, dtype):
+        found = call(op, csr, operands)
+    cast = {k: t if k == "weight" else t.to(dtype) for k, t in operands.items()}
+    torch.testing.assert_close(found, call(op, csr, cast), rtol=0, atol=0)
+
+
+MISTAKES = {
+    "a": [lambda t: t[:-1], lambda t: t[..., :1], lambda t: t.long(), lambda t: t[:, 0]],
+    "b": [lambda t: t[:, :1], lambda t: t[..., :1], lambda t: t.double(), lambda t: t[:, 0]],
+    "weight": [lambda t: t[1:], lambda t: t[:, 0], lambda t: t.long()],
+    "x": [lambda t: t[:, :1], lambda t: t.long(), lambda t: t[:, 0], lambda t: t.to("meta")],
+    "features": [lambda t: t.long(), lambda t: t[0], lambda t: t[:0], lambda t: t.double()],
+    "projection": [
+        lambda t: t[1:],
+        lambda t: t[:, 1:],
+        lambda t: t.double(),
+        lambda t: t[0],
+        lambda t: t.to("meta"),
+    ],
+}
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_refused(op, name, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(op, csr, 2, 4, 3)
+    for mistake in MISTAKES[name] if name in operands else []:
+        told = rf"\b({name}|features|projection): expected .*got "  # one of those that disagree
+        with pytest.raises(RuntimeError, match=told):
+            call(op, csr, operands | {name: mistake(operands[name])})
