@@ -53,20 +53,20 @@ struct FeaturePlan {
   unsigned chunks;
   int64_t rows_of_block, parts;
 
-  FeaturePlan(int64_t rows, int64_t columns) : lanes(1) {
+  FeaturePlan(int count, int64_t rows, int64_t columns) : lanes(1) {
     const int64_t vectors = columns / kVec;
     while (lanes < kWarp && lanes < vectors) lanes *= 2;
     chunks = static_cast<unsigned>((vectors + lanes - 1) / lanes);
-    const int64_t most = std::max<int64_t>(kBlocks / chunks, 1), step = kThreads / lanes * kAtOnce;
+    const int64_t most = std::max<int64_t>(kBlocks / (chunks * count), 1), step = kThreads / lanes * kAtOnce;
     rows_of_block = std::max(kSteps, (rows + most * step - 1) / (most * step)) * step;
     parts = std::max<int64_t>((rows + rows_of_block - 1) / rows_of_block, 1);
   }
 };
 
-// sums [parts, columns]
+// sums [parts, matrices, columns]
 template <class T, int kVec>
 __global__ void __launch_bounds__(FeaturePlan<T, kVec>::kThreads)
-    feature_sums_kernel(const T* x, int64_t rows, int64_t columns, FeaturePlan<T, kVec> plan,
+    feature_sums_kernel(FeatureMatrices matrices, int64_t rows, int64_t columns, FeaturePlan<T, kVec> plan,
                         typename Accumulate<T>::type* sums) {
   using Plan = FeaturePlan<T, kVec>;
   using S = Shape<T, kVec, 1, 1, false, true>;
@@ -74,6 +74,7 @@ __global__ void __launch_bounds__(FeaturePlan<T, kVec>::kThreads)
   __shared__ A shared[kVec][Plan::kThreads];
   const int lane = static_cast<int>(threadIdx.x) % plan.lanes, group = static_cast<int>(threadIdx.x) / plan.lanes;
   const int groups = Plan::kThreads / plan.lanes;
+  const T* x = static_cast<const T*>(matrices.x[blockIdx.z]);
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * plan.lanes + lane) * kVec;
   const int64_t begin = blockIdx.y * plan.rows_of_block, end = min(begin + plan.rows_of_block, rows);
   A sum[kVec] = {};
@@ -103,7 +104,9 @@ __global__ void __launch_bounds__(FeaturePlan<T, kVec>::kThreads)
   }
   if (group > 0 || column >= columns) return;
 #pragma unroll
-  for (int v = 0; v < kVec; ++v) sums[blockIdx.y * columns + column + v] = shared[v][threadIdx.x];
+  for (int v = 0; v < kVec; ++v) {
+    sums[(static_cast<int64_t>(blockIdx.y) * gridDim.z + blockIdx.z) * columns + column + v] = shared[v][threadIdx.x];
+  }
 }
 
 }  // namespace
@@ -122,28 +125,29 @@ cudaError_t column_sums(Type type, const void* x, int64_t rows, int64_t columns,
   return type == Type::f64 ? with(static_cast<double*>(sums)) : with(static_cast<float*>(sums));
 }
 
-int64_t feature_sums_partial(Type type, int64_t rows, int64_t columns) {
+int64_t feature_sums_partial(Type type, int count, int64_t rows, int64_t columns) {
   if (columns == 0) return 0;
   int64_t parts = 1;
   for_type_and_vector(type, columns, [&]<class T, int kVec>() {
-    parts = FeaturePlan<T, kVec>(rows, columns).parts;
+    parts = FeaturePlan<T, kVec>(count, rows, columns).parts;
     return cudaSuccess;
   });
-  return parts == 1 ? 0 : parts * columns + column_sums_partial(parts, columns);
+  return parts == 1 ? 0 : parts * count * columns + column_sums_partial(parts, count * columns);
 }
 
-cudaError_t feature_sums(Type type, const void* x, int64_t rows, int64_t columns, void* partial, void* sums,
-                         cudaStream_t stream) {
+cudaError_t feature_sums(Type type, const FeatureMatrices& matrices, int64_t rows, int64_t columns, void* partial,
+                         void* sums, cudaStream_t stream) {
   if (columns == 0) return cudaSuccess;
   return for_type_and_vector(type, columns, [&]<class T, int kVec>() {
     using A = typename Accumulate<T>::type;
-    const FeaturePlan<T, kVec> plan(rows, columns);
+    const int64_t all = matrices.count * columns;
+    const FeaturePlan<T, kVec> plan(matrices.count, rows, columns);
     auto* to = static_cast<A*>(plan.parts == 1 ? sums : partial);
-    const dim3 blocks(plan.chunks, static_cast<unsigned>(plan.parts));
-    feature_sums_kernel<<<blocks, plan.kThreads, 0, stream>>>(static_cast<const T*>(x), rows, columns, plan, to);
+    const dim3 blocks(plan.chunks, static_cast<unsigned>(plan.parts), matrices.count);
+    feature_sums_kernel<<<blocks, plan.kThreads, 0, stream>>>(matrices, rows, columns, plan, to);
     const cudaError_t error = cudaGetLastError();
     if (plan.parts == 1 || error != cudaSuccess) return error;
-    return column_sums(type, to, plan.parts, columns, to + plan.parts * columns, sums, stream);
+    return column_sums(type, to, plan.parts, all, to + plan.parts * all, sums, stream);
   });
 }
 

@@ -15,9 +15,15 @@ int64_t column_sums_partial(int64_t rows, int64_t columns);
 cudaError_t column_sums(Type type, const void* x, int64_t rows, int64_t columns, void* partial, void* sums,
                         cudaStream_t stream);
 
-// The same of features of `type`, 16-byte aligned, of which there may be many rows.
-int64_t feature_sums_partial(Type type, int64_t rows, int64_t columns);
-cudaError_t feature_sums(Type type, const void* x, int64_t rows, int64_t columns, void* partial, void* sums,
-                         cudaStream_t stream);
+// The same of some matrices of features of `type`, 16-byte aligned, of which there may be many rows: sums [count,
+// columns].
+struct FeatureMatrices {
+  static constexpr int kMost = 8;
+  const void* x[kMost];
+  int count;
+};
+int64_t feature_sums_partial(Type type, int count, int64_t rows, int64_t columns);
+cudaError_t feature_sums(Type type, const FeatureMatrices& matrices, int64_t rows, int64_t columns, void* partial,
+                         void* sums, cudaStream_t stream);
 
 }  // namespace dfgnn::cuda

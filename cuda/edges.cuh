@@ -22,8 +22,8 @@ inline EdgePlan plan_edges(int64_t num_edges) {
   return {edges, static_cast<unsigned>((num_edges + edges_per_block - 1) / edges_per_block)};
 }
 
-// Rows and sources of a warp's next edges, in shared memory.
-struct EdgeBatch {
+// Rows and sources of a warp's next edges, in shared memory; behind the last one a row that there is, and kNoNode.
+struct alignas(16) EdgeBatch {
   int row[kWarp], source[kWarp];
 };
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ void for_edge_batches(const Graph& a, const EdgePlan&
   int next_source = load_source(begin + lane);
   for (int64_t first = begin; first < end; first += kWarp) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), end - first));
-    if (lane < count) batch.row[lane] = static_cast<int>(find_row_from(a.rowptr, a.num_dst, row, first + lane));
+    batch.row[lane] = static_cast<int>(lane < count ? find_row_from(a.rowptr, a.num_dst, row, first + lane) : row);
     batch.source[lane] = next_source;
     next_source = load_source(first + kWarp + lane);
     __syncwarp();

@@ -12,6 +12,16 @@ namespace dfgnn::cuda {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+// How many blocks a multiprocessor should have room for; before 9.0, where code takes more registers, as may be, so
+// that hot kernels do not spill.
+constexpr int blocks_here(int blocks) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return 1;
+#else
+  return blocks;
+#endif
+}
+
 template <class T>
 struct Accumulate {
   using type = float;

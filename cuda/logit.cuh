@@ -51,6 +51,12 @@ __device__ __forceinline__ uint64_t row_offset(int node, unsigned row_bytes) {
   return offset;
 }
 
+// That row, of rows the first of which begins at `first`.
+template <class T>
+__device__ __forceinline__ const T* row_from(const T* first, int node, unsigned row_bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + row_offset(node, row_bytes));
+}
+
 // Gathers rows of one head from a feature array, from `feature` on: the lane's share of node n's row. What does not
 // depend on the node is made once, so that a row costs one multiply-add and its loads.
 template <class S>

@@ -1,6 +1,7 @@
 // sddmm and what is made of edges like it, by runs of edges; spmm by rows.
 #include "edges.cuh"
 #include "products.h"
+#include "sddmm_heads.cuh"
 #include "spmm.cuh"
 
 namespace dfgnn::cuda {
@@ -18,9 +19,7 @@ struct Results {
   A* data;
   bool adds;
 
-  __device__ __forceinline__ void put(int64_t at, A product) const {
-    data[at] = adds ? data[at] + product : product;
-  }
+  __device__ __forceinline__ void put(int64_t at, A product) const { data[at] = adds ? data[at] + product : product; }
 
   template <class Graph>
   __device__ __forceinline__ void clear_no_edges(const Graph& graph) const {
@@ -63,53 +62,6 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   });
 }
 
-// The same for all heads at once: S is the shape of a row of them, of which `lanes` neighbouring ones, a power of two,
-// have a head. Several edges are on their way at a time.
-template <class S>
-__global__ void __launch_bounds__(EdgePlan::kThreads)
-    sddmm_heads_kernel(Typed<typename S::T> graph, const typename S::T* a, const typename S::T* b,
-                       Results<typename S::A> result, int lanes, EdgePlan plan) {
-  using A = typename S::A;
-  constexpr int kUnroll = S::kSteps > 2 ? 2 : 4;
-  __shared__ EdgeBatch batches[EdgePlan::kWarps];
-  EdgeBatch& batch = batches[threadIdx.x / kWarp];
-  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  const int width = graph.heads * graph.head_dim;
-  const bool is_first = lane % lanes == 0;  // of a head
-  int first_heads[S::kSteps];
-#pragma unroll
-  for (int s = 0; s < S::kSteps; ++s) first_heads[s] = (s * S::kLanes + lane) * S::kVec / graph.head_dim;
-
-  result.clear_no_edges(graph);
-  for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
-    for (int base = 0; base < count; base += kUnroll * S::kGroups) {
-      for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
-        Packed<S> own[kUnroll], other[kUnroll];
-        int at[kUnroll];
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          at[u] = min(base + u * S::kGroups + group, count - 1);  // past the end, the last again
-          own[u].load(a + static_cast<int64_t>(batch.row[at[u]]) * width + f, lane, width - f);
-          other[u].load(b + static_cast<int64_t>(max(batch.source[at[u]], 0)) * width + f, lane, width - f);
-        }
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-          for (int s = 0; s < S::kSteps; ++s) {
-            A dot = A(0);
-#pragma unroll
-            for (int v = 0; v < S::kVec; ++v) dot += own[u][s * S::kVec + v] * other[u][s * S::kVec + v];
-            dot = lanes_sum(dot, lanes);
-            const int head = first_heads[s] + f / graph.head_dim;
-            if (base + u * S::kGroups + group >= count || !is_first || head >= graph.heads) continue;
-            result.put(graph.scalar(first + at[u], head), batch.source[at[u]] == kNoNode ? A(NAN) : dot);
-          }
-        }
-      }
-    }
-  });
-}
-
 // Calls visit(t, k) with the pairs of a batch's edges and of `width` things of each that are this lane's: neighbouring
 // lanes have neighbouring things.
 template <class Visit>
@@ -127,12 +79,35 @@ __device__ __forceinline__ void for_pairs(int count, int width, const Visit& vis
   }
 }
 
-// Short heads, by one lane for each edge and head.
+// <x, y> by one lane, vector by vector. Lanes of neighbouring heads begin with different ones: their rows may lie apart
+// by whole rows of shared memory's banks, which the L1 cache has too.
 template <class T, int kVec>
+__device__ __forceinline__ typename Accumulate<T>::type lane_dot(const T* x, const T* y, int features, int head) {
+  typename Accumulate<T>::type dot = 0;
+  int f = 0;
+  if constexpr (kVec > 1) {
+    const int vectors = features / kVec;
+    f = (head & ((1 << (31 - __clz(vectors))) - 1)) * kVec;
+  }
+#pragma unroll 4
+  for (int i = 0; i < features; i += kVec) {
+    Packed<Shape<T, kVec, 1, 1>> own, other;
+    own.load(x + f, 0, kVec);
+    other.load(y + f, 0, kVec);
+    dot += own.dot(other);
+    f += kVec;
+    if (f == features) f = 0;
+  }
+  return dot;
+}
+
+// Short heads, by one lane for each edge and head; kTerms: with features of edges.
+template <class T, int kVec, bool kTerms>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
-    sddmm_short_kernel(Typed<T> graph, Features a, Features b, Results<typename Accumulate<T>::type> result,
-                       EdgePlan plan) {
+    sddmm_short_kernel(Typed<T> graph, Features a, Features b, FeaturesOfEdges edges,
+                       Results<typename Accumulate<T>::type> result, EdgePlan plan) {
   using A = typename Accumulate<T>::type;
+  constexpr int kMost = sizeof(T) == 8 ? 1 : 16 / sizeof(T);
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
   EdgeBatch& batch = batches[threadIdx.x / kWarp];
   const int features = graph.head_dim;
@@ -140,16 +115,16 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   result.clear_no_edges(graph);
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for_pairs(count, graph.heads, [&](int t, int h) {
-      const int node = batch.source[t];
-      const T* x = row_of<T>(a, batch.row[t], h, features);
-      const T* y = row_of<T>(b, max(node, 0), h, features);
-      A dot = A(0);
-#pragma unroll 4
-      for (int f = 0; f < features; f += kVec) {
-        Packed<Shape<T, kVec, 1, 1>> own, other;
-        own.load(x + f, 0, kVec);
-        other.load(y + f, 0, kVec);
-        dot += own.dot(other);
+      int node = batch.source[t];
+      A dot = lane_dot<T, kVec>(row_of<T>(a, batch.row[t], h, features), row_of<T>(b, max(node, 0), h, features),
+                                features, h);
+      if constexpr (kTerms) {
+        const int of_edge = checked_node(edges.eid[first + t], edges.rows);
+        if (of_edge == kNoNode) node = kNoNode;
+        const T* x = row_of<T>({edges.projected, graph.heads}, batch.row[t], h, edges.width);
+        const T* y = row_of<T>({edges.features, 1}, max(of_edge, 0), h, edges.width);
+        dot +=
+            edges.width % kMost == 0 ? lane_dot<T, kMost>(x, y, edges.width, h) : lane_dot<T, 1>(x, y, edges.width, h);
       }
       result.put(graph.scalar(first + t, h), node == kNoNode ? A(NAN) : dot);
     });
@@ -227,43 +202,85 @@ Results<typename Accumulate<T>::type> results_of(void* data, bool adds) {
 
 int size_of(Type type) { return type == Type::f64 ? 8 : type == Type::f32 ? 4 : 2; }
 
-// Two vectors, or numbers that are read one by one.
-bool is_short(const Products& graph) {
+// Heads for a lane each: of two vectors, or of numbers that are read one by one, or of what heads have in common.
+bool is_short(const Products& graph, const Features& b) {
   const int bytes = graph.head_dim * size_of(graph.type);
+  if (b.heads < graph.heads && bytes <= 256) return true;
   return bytes <= 32 || (graph.head_dim <= 64 && (bytes % 16 != 0 || graph.type == Type::f64));
+}
+
+cudaError_t launch_sddmm_short(const Products& graph, const Features& a, const Features& b,
+                               const FeaturesOfEdges* edges, bool adds, void* result, cudaStream_t stream) {
+  const EdgePlan plan = plan_edges(graph.num_edges);
+  return for_type_and_vector(graph.type, graph.head_dim, [&]<class T, int kVec>() {
+    const Typed<T> typed{operands_of(graph)};
+    const auto to = results_of<T>(result, adds);
+    if (edges) {
+      sddmm_short_kernel<T, kVec, true><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(typed, a, b, *edges, to, plan);
+    } else {
+      sddmm_short_kernel<T, kVec, false><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(typed, a, b, {}, to, plan);
+    }
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t launch_sddmm(const Products& graph, const Features& a, const Features& b, bool adds, void* result,
+                         cudaStream_t stream) {
+  const EdgePlan plan = plan_edges(graph.num_edges);
+  return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
+    sddmm_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(Typed<typename S::T>{operands_of(graph)}, a, b,
+                                                                    results_of<typename S::T>(result, adds), plan);
+    return cudaGetLastError();
+  });
+}
+
+// Whether sddmm_heads takes features of edges along.
+bool terms_fit(Type type, const FeaturesOfEdges& edges, int lanes) {
+  return type == Type::f32 ? FeatureTerms<float, true>::fits(edges.width, lanes)
+                           : FeatureTerms<__half, true>::fits(edges.width, lanes);
+}
+
+cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const Features& b,
+                               const FeaturesOfEdges* edges, void* result, int lanes, cudaStream_t stream) {
+  const EdgePlan plan = plan_edges(graph.num_edges);
+  return for_type_and_shape(graph.type, graph.heads * graph.head_dim, [&]<class S>() {
+    using T = typename S::T;
+    const Typed<T> typed{operands_of(graph)};
+    const auto launch = [&]<bool kTerms>() {
+      if constexpr (takes_heads<typename S::Wide>) {
+        sddmm_heads_kernel<typename S::Wide, kTerms><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
+            typed, static_cast<const T*>(a.data), static_cast<const T*>(b.data), kTerms ? *edges : FeaturesOfEdges{},
+            static_cast<typename S::A*>(result), lanes, plan);
+      }
+      return cudaGetLastError();
+    };
+    return edges ? launch.template operator()<true>() : launch.template operator()<false>();
+  });
 }
 
 }  // namespace
 
-cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, bool adds, void* result,
-                  cudaStream_t stream) {
+cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
+                  void* result, cudaStream_t stream) {
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
-  const Attention operands = operands_of(graph);
-  const EdgePlan plan = plan_edges(graph.num_edges);
-  if (is_short(graph)) {
-    return for_type_and_vector(graph.type, graph.head_dim, [&]<class T, int kVec>() {
-      sddmm_short_kernel<T, kVec><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
-          Typed<T>{operands}, a, b, results_of<T>(result, adds), plan);
-      return cudaGetLastError();
-    });
-  }
   const int lanes = graph.head_dim * size_of(graph.type) / 16;  // a head's, in whole vectors
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
-  if (graph.heads > 1 && a.heads == graph.heads && b.heads == graph.heads && !a.one_node && by_vectors &&
-      lanes <= kWarp && (lanes & (lanes - 1)) == 0) {
-    return for_type_and_shape(graph.type, graph.heads * graph.head_dim, [&]<class S>() {
-      using T = typename S::T;
-      sddmm_heads_kernel<typename S::Wide><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
-          Typed<T>{operands}, static_cast<const T*>(a.data), static_cast<const T*>(b.data),
-          results_of<T>(result, adds), lanes, plan);
-      return cudaGetLastError();
-    });
+  const bool by_heads = by_vectors && graph.heads > 1 && a.heads == graph.heads && b.heads == graph.heads &&
+                        !a.one_node && lanes >= 4 && lanes <= kWarp && (lanes & (lanes - 1)) == 0;
+  if (by_heads && (!edges || terms_fit(graph.type, *edges, lanes))) {
+    return launch_sddmm_heads(graph, a, b, edges, result, lanes, stream);
   }
-  return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-    sddmm_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
-        Typed<typename S::T>{operands}, a, b, results_of<typename S::T>(result, adds), plan);
-    return cudaGetLastError();
-  });
+  if (!by_heads && is_short(graph, b)) return launch_sddmm_short(graph, a, b, edges, false, result, stream);
+  const cudaError_t error = by_heads ? launch_sddmm_heads(graph, a, b, nullptr, result, lanes, stream)
+                                     : launch_sddmm(graph, a, b, false, result, stream);
+  if (!edges || error != cudaSuccess) return error;
+  Products of_edges = graph;
+  of_edges.num_nodes = edges->rows;
+  of_edges.head_dim = edges->width;
+  of_edges.node = edges->eid;
+  const Features projected{edges->projected, graph.heads}, features{edges->features, 1};
+  return is_short(of_edges, features) ? launch_sddmm_short(of_edges, projected, features, nullptr, true, result, stream)
+                                      : launch_sddmm(of_edges, projected, features, true, result, stream);
 }
 
 cudaError_t edge_spmm_t(const Products& graph, const void* weight, const Features& a, void* result,

@@ -36,10 +36,19 @@ inline Attention operands_of(const Products& graph) {
   return a;
 }
 
-// result A [num_edges, heads]: <a_r, b_node> of every entry that belongs to a row, or `adds` it to what is there.
-// position.data is null.
-cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, bool adds, void* result,
-                  cudaStream_t stream);
+// Features of edges beside their ends: T [rows, width], those of entry c at eid[c], and T [num_rows, heads, width], what
+// each row of the graph multiplies them with.
+struct FeaturesOfEdges {
+  Index eid;
+  int64_t rows;
+  int width;
+  const void *features, *projected;
+};
+
+// result A [num_edges, heads]: <a_r, b_node> of every entry that belongs to a row, and 0 of others. position.data is
+// null. With features of edges, where these are not null, <projected_r, features_eid> is added.
+cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
+                  void* result, cudaStream_t stream);
 
 // result T [num_rows, heads, head_dim]: sum of weight * x_node over the entries of r; with sum_heads over the heads
 // too, T [num_rows, 1, head_dim]. weight: A [num_edges, heads]. scratch: of as many bytes as spmm_scratch says.

@@ -16,16 +16,6 @@ struct RowPlan {
   RowUnits units{};      // says which pieces there are; the first blocks are for them
 };
 
-// How many blocks a multiprocessor should have room for; before 9.0, where code takes more registers, as may be, so
-// that hot kernels do not spill.
-constexpr int blocks_here(int blocks) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  return 1;
-#else
-  return blocks;
-#endif
-}
-
 // About 256 edges a block, but enough blocks to fill the device.
 inline RowPlan plan_rows(int64_t num_rows, int64_t num_edges) {
   constexpr int64_t kEdges = 256, kBlocks = 2048;

@@ -52,8 +52,63 @@ struct Places {
   }
 };
 
+// Entries of a row by lanes of a warp, 32 at a time: the node of each and, where the product has positions, its place
+// among the weights.
+template <class T, bool kPositions>
+class LaneEntries {
+ public:
+  using A = typename Accumulate<T>::type;
+
+  __device__ __forceinline__ LaneEntries(const Spmm<T>& m, int64_t num_edges, const Range& entries)
+      : m_(m), num_edges_(num_edges), first_(entries.begin), end_(entries.end) {
+    load();
+    advance();
+  }
+
+  __device__ __forceinline__ bool any() const { return first_ < end_; }
+  __device__ __forceinline__ int count() const { return static_cast<int>(min(end_ - first_, int64_t{kWarp})); }
+
+  // Of the j-th: its node; all lanes ask at a time.
+  __device__ __forceinline__ int node(int j) const { return __shfl_sync(kAllLanes, node_, j % kWarp); }
+  // The weights of all its heads.
+  __device__ __forceinline__ const A* weights(int j, int heads) const {
+    if constexpr (kPositions) {
+      return m_.edge_weights + static_cast<int64_t>(__shfl_sync(kAllLanes, place_, j % kWarp)) * heads;
+    } else {
+      return m_.edge_weights + first_ * heads + j * heads;
+    }
+  }
+
+  // To the next ones, which are on their way.
+  __device__ __forceinline__ void next() {
+    first_ += kWarp;
+    advance();
+  }
+
+ private:
+  __device__ __forceinline__ void load() {
+    const int64_t c = next_ + threadIdx.x % kWarp;
+    next_node_ = kNoNode;
+    if (c >= end_) return;
+    next_node_ = checked_node(m_.node[c], m_.num_nodes);
+    if constexpr (kPositions) next_place_ = clamp_to(m_.position[c], num_edges_ - 1);
+  }
+
+  __device__ __forceinline__ void advance() {
+    node_ = next_node_;
+    place_ = next_place_;
+    next_ += kWarp;
+    load();
+  }
+
+  const Spmm<T>& m_;
+  int64_t num_edges_, first_, end_, next_ = first_;
+  int node_ = kNoNode, next_node_ = kNoNode;
+  long long place_ = 0, next_place_ = 0;
+};
+
 // All heads at once: S is the shape of a row of them, `width` numbers. A vector is of one head.
-template <class S>
+template <class S, bool kPositions>
 __global__ void __launch_bounds__(RowPlan::kThreads)
     spmm_heads_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
   using T = typename S::T;
@@ -62,38 +117,41 @@ __global__ void __launch_bounds__(RowPlan::kThreads)
   __shared__ SliceSums<S> sums;
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int width = a.heads * a.head_dim;
-  const int64_t x_stride = static_cast<int64_t>(m.x_heads) * a.head_dim;
+  const unsigned row_bytes = m.x_heads * a.head_dim * sizeof(T);
   constexpr int kUnroll = 4;
   const Places<S> first(0, lane, a.head_dim, m.x_heads);
-  for_rows<true>(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& entries, bool is_slice, int slot) {
+  for_rows<true>(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& range, bool is_slice, int slot) {
     for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
       const Places<S> at = S::kLoop && f > 0 ? Places<S>(f, lane, a.head_dim, m.x_heads) : first;
       Fragment<S> sum;
       sum.zero();
-      for (int64_t base = entries.begin + group; base < entries.end; base += kUnroll * S::kGroups) {
-        Vector x[kUnroll][S::kSteps];
-        A weight[kUnroll][S::kSteps];
+      for (LaneEntries<T, kPositions> entries(m, a.num_edges, range); entries.any(); entries.next()) {
+        const int count = entries.count();
+        for (int base = 0; base < count; base += kUnroll * S::kGroups) {
+          Vector x[kUnroll][S::kSteps];
+          A weight[kUnroll][S::kSteps];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          const int64_t c = base + u * S::kGroups;
-          const bool is_entry = c < entries.end;
-          const int n = is_entry ? checked_node(m.node[c], m.num_nodes) : kNoNode;
-          const int64_t e = is_entry && m.position.data ? clamp_to(m.position[c], a.num_edges - 1) : c;
+          for (int u = 0; u < kUnroll; ++u) {
+            const int j = base + u * S::kGroups + group;
+            const int n = entries.node(j);
+            const A* weights = entries.weights(j, a.heads);
+            const T* row = row_from(static_cast<const T*>(m.x), n, row_bytes);
 #pragma unroll
-          for (int s = 0; s < S::kSteps; ++s) {
-            weight[u][s] = is_entry ? A(NAN) : A(0);
-            x[u][s] = {};
-            if (n == kNoNode || at.head[s] >= a.heads) continue;
-            weight[u][s] = m.edge_weights[a.scalar(e, at.head[s])];
-            x[u][s].load(static_cast<const T*>(m.x) + n * x_stride + at.offset[s], 0, S::kVec);
+            for (int s = 0; s < S::kSteps; ++s) {
+              weight[u][s] = j < count ? A(NAN) : A(0);
+              x[u][s] = {};
+              if (j >= count || n == kNoNode || at.head[s] >= a.heads) continue;
+              weight[u][s] = weights[at.head[s]];
+              x[u][s].load(row + at.offset[s], 0, S::kVec);
+            }
           }
-        }
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
+          for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
-          for (int s = 0; s < S::kSteps; ++s) {
+            for (int s = 0; s < S::kSteps; ++s) {
 #pragma unroll
-            for (int v = 0; v < S::kVec; ++v) sum.x[s * S::kVec + v] += weight[u][s] * x[u][s][v];
+              for (int v = 0; v < S::kVec; ++v) sum.x[s * S::kVec + v] += weight[u][s] * x[u][s][v];
+            }
           }
         }
       }
@@ -207,7 +265,11 @@ cudaError_t launch_spmm_heads(const Attention& a, const Spmm<typename S::T>& m, 
   if (m.num_rows == 0) return cudaSuccess;
   const int width = a.heads * a.head_dim;
   const RowPlan plan = plan_spmm(a, m, width);
-  spmm_heads_kernel<typename S::Wide><<<plan.blocks, RowPlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, m, plan);
+  const auto launch = [&]<bool kPositions>() {
+    spmm_heads_kernel<typename S::Wide, kPositions>
+        <<<plan.blocks, RowPlan::kThreads, 0, stream>>>(Typed<typename S::T>{a}, m, plan);
+  };
+  m.position.data ? launch.template operator()<true>() : launch.template operator()<false>();
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? merge_pieces(a, m, plan, 1, width, false, stream) : error;
 }

@@ -8,7 +8,6 @@
 // Features that are no edge's get 0, and eid has no row of features twice: each is one edge's, which alone writes its
 // z. Edges of features that are out of range make NaN of s and y, and so of the derivatives of z, into which nothing of
 // them goes.
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -49,10 +48,10 @@ void check_features_of_edges(T features, T eid) {
   check_rows(features.size(0), "features", features);
 }
 
-void check_nodes(T a, T rowptr) {
-  check_value(a, "a");
-  TORCH_CHECK(a.size(0) == 1 || a.size(0) == rowptr.numel() - 1,
-              "a: expected one node or rowptr.numel() - 1 = ", rowptr.numel() - 1, ", got shape ", a.sizes());
+void check_nodes(T a, const char* name, T rowptr) {
+  check_value(a, name);
+  TORCH_CHECK(a.size(0) == 1 || a.size(0) == rowptr.numel() - 1, name,
+              ": expected one node or rowptr.numel() - 1 = ", rowptr.numel() - 1, ", got shape ", a.sizes());
 }
 
 Compressed compressed(T rowptr, T eid, int64_t rows) {
@@ -60,30 +59,9 @@ Compressed compressed(T rowptr, T eid, int64_t rows) {
 }
 
 template <auto backend>
-at::Tensor edge_sddmm_onto(T rowptr, T eid, T a, T features, const at::Tensor& sums) {
-  check_structure(rowptr, eid, features.device());
-  check_features_of_edges(features, eid);
-  check_nodes(a, rowptr);
-  check_features(a, "a", features.unsqueeze(1), "features");
-  TORCH_CHECK(a.size(2) == features.size(1), "a: expected as many numbers a head as features have (", features.size(1),
-              "), got shape ", a.sizes());
-  return backend(compressed(rowptr, eid, features.size(0)), a.contiguous(), features.contiguous().unsqueeze(1), sums);
-}
-
-template <auto backend>
 at::Tensor edge_sddmm(T rowptr, T eid, T a, T features) {
-  return edge_sddmm_onto<backend>(rowptr, eid, a, features, {});
-}
-
-// sddmm(a, b) + edge_sddmm(projected, features)
-template <auto backend>
-at::Tensor sddmm_of_both(T rowptr, T col, T eid, T a, T b, T projected, T features) {
-  const auto sums = dispatch_sddmm({rowptr, col, {}, {}, {}}, a, b);
-  TORCH_CHECK(eid.numel() == col.numel(), "eid: expected [E] = ", col.numel(), " entries, got ", eid.numel());
-  TORCH_CHECK(projected.dim() == 3 && projected.size(1) == sums.size(1) && projected.scalar_type() == a.scalar_type(),
-              "projected: expected ", a.scalar_type(), " of shape [nodes, heads = ", sums.size(1), ", F], got ",
-              projected.scalar_type(), " of shape ", projected.sizes());
-  return edge_sddmm_onto<backend>(rowptr, eid, projected, features, sums);
+  check_edge_sddmm(rowptr, eid, a, "a", features);
+  return backend(compressed(rowptr, eid, features.size(0)), a.contiguous(), features.contiguous().unsqueeze(1));
 }
 
 template <auto backend>
@@ -97,7 +75,7 @@ at::Tensor edge_spmm(T rowptr, T eid, T weight, T features) {
 template <auto backend>
 at::Tensor edge_spmm_t(T rowptr, T eid, T weight, T a, int64_t rows) {
   check_structure(rowptr, eid, a.device());
-  check_nodes(a, rowptr);
+  check_nodes(a, "a", rowptr);
   const auto weights = weights_of_edges(weight, eid.numel(), a, "a");
   TORCH_CHECK(a.size(1) == weight.size(1), "a: expected as many heads as weight (", weight.size(1), "), got shape ",
               a.sizes());
@@ -109,11 +87,6 @@ at::Tensor edge_sddmm_meta(T rowptr, T eid, T a, T features) {
   check_on_meta({{"rowptr", rowptr}, {"eid", eid}, {"a", a}, {"features", features}});
   check_dimensions(a, "a", 3);
   return at::empty_symint({eid.sym_numel(), a.sym_size(1)}, a.options().dtype(accumulate_type(a.scalar_type())));
-}
-
-at::Tensor sddmm_of_both_meta(T rowptr, T col, T eid, T a, T b, T projected, T features) {
-  check_on_meta({{"col", col}, {"b", b}, {"projected", projected}});
-  return edge_sddmm_meta(rowptr, eid, a, features);
 }
 
 at::Tensor edge_spmm_meta(T rowptr, T eid, T weight, T features) {
@@ -242,6 +215,15 @@ void register_autocast(torch::Library& m) {
 
 }  // namespace
 
+void check_edge_sddmm(T rowptr, T eid, T a, const char* name, T features) {
+  check_structure(rowptr, eid, features.device());
+  check_features_of_edges(features, eid);
+  check_nodes(a, name, rowptr);
+  check_features(a, name, features.unsqueeze(1), "features");
+  TORCH_CHECK(a.size(2) == features.size(1), name, ": expected as many numbers a head as features have (",
+              features.size(1), "), got shape ", a.sizes());
+}
+
 at::Tensor dispatch_edge_sddmm(T rowptr, T eid, T a, T features) {
   static const auto op = find_operator<at::Tensor(T, T, T, T)>("dfgnn::edge_sddmm");
   return op.call(rowptr, eid, a, features);
@@ -259,9 +241,6 @@ at::Tensor dispatch_edge_spmm_t(T rowptr, T eid, T weight, T a, c10::SymInt rows
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   m.def("edge_sddmm(Tensor rowptr, Tensor eid, *, Tensor a, Tensor features) -> Tensor");
-  m.def(
-      "sddmm_of_both(Tensor rowptr, Tensor col, *, Tensor eid, Tensor a, Tensor b, Tensor projected, Tensor features)"
-      " -> Tensor");
   m.def("edge_spmm(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor features) -> Tensor");
   m.def("edge_sums(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor features) -> Tensor", edge_sums);
   m.def("edge_spmm_t(Tensor rowptr, Tensor eid, *, Tensor weight, Tensor a, SymInt rows) -> Tensor");
@@ -269,7 +248,6 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("edge_sddmm", edge_sddmm<sddmm_cpu>);
-  m.impl("sddmm_of_both", sddmm_of_both<sddmm_cpu>);
   m.impl("edge_spmm", edge_spmm<spmm_cpu>);
   m.impl("edge_spmm_t", edge_spmm_t<edge_spmm_t_cpu>);
 }
@@ -277,7 +255,6 @@ TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
 #ifdef DFGNN_WITH_CUDA
 TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("edge_sddmm", edge_sddmm<sddmm_cuda>);
-  m.impl("sddmm_of_both", sddmm_of_both<sddmm_cuda>);
   m.impl("edge_spmm", edge_spmm<spmm_cuda>);
   m.impl("edge_spmm_t", edge_spmm_t<edge_spmm_t_cuda>);
 }
@@ -285,14 +262,12 @@ TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
 
 TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("edge_sddmm", edge_sddmm_meta);
-  m.impl("sddmm_of_both", sddmm_of_both_meta);
   m.impl("edge_spmm", edge_spmm_meta);
   m.impl("edge_spmm_t", edge_spmm_t_meta);
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("edge_sddmm", edge_sddmm_autograd);
-  m.impl("sddmm_of_both", torch::autograd::autogradNotImplementedFallback());
   m.impl("edge_spmm", edge_spmm_autograd);
   m.impl("edge_spmm_t", edge_spmm_t_autograd);
 }

@@ -2,7 +2,9 @@
 //   linears(x, weights, biases)   x W^T + b of several linear layers of one x, whose gradients of x are summed up by
 //                                 the products that make them
 //   add_features(x, y, dtype)     x + y in that type, y a bias or as x is, without a copy of either
-//   feature_sums(x)               [F], sums of x [N, F] over nodes in the accumulation type, as gradients of biases are
+//   feature_sums(x)               [F], sums of x [N, F] over nodes in the accumulation type, as gradients of biases
+//   are;
+//                                 of several x at once, .list, [xs, F]
 // Gradients of x and sums over nodes by torch's operators are up to half of the time of a layer on a GPU.
 #include "linears.h"
 
@@ -11,6 +13,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "autocast.h"
 #include "call.h"
@@ -31,6 +35,16 @@ void check_matrix(T x) {
   TORCH_CHECK(x.is_floating_point(), "x: expected floating point, got ", x.scalar_type());
 }
 
+void check_matrices(at::TensorList xs) {
+  for (const auto& x : xs) {
+    check_matrix(x);
+    TORCH_CHECK(x.sym_sizes() == xs[0].sym_sizes() && x.scalar_type() == xs[0].scalar_type(),
+                "xs: expected tensors of the first one's shape and dtype, ", xs[0].sym_sizes(), " and ",
+                xs[0].scalar_type(), ", got ", x.sym_sizes(), " and ", x.scalar_type());
+    check_device(x, "xs", xs[0].device());
+  }
+}
+
 at::Tensor feature_sums_of(T x) { return x.sum({0}, false, accumulate_type(x.scalar_type())); }
 
 at::Tensor feature_sums_cpu(T x) {
@@ -38,10 +52,22 @@ at::Tensor feature_sums_cpu(T x) {
   return feature_sums_of(x);
 }
 
+at::Tensor feature_sums_of_list(at::TensorList xs) {
+  check_matrices(xs);
+  std::vector<at::Tensor> sums;
+  for (const auto& x : xs) sums.push_back(feature_sums_of(x));
+  return at::stack(sums);
+}
+
 #ifdef DFGNN_WITH_CUDA
 at::Tensor feature_sums_on_cuda(T x) {
   check_matrix(x);
-  return feature_sums_cuda(x.contiguous());
+  return feature_sums_cuda(x).squeeze(0);
+}
+
+at::Tensor feature_sums_of_list_on_cuda(at::TensorList xs) {
+  check_matrices(xs);
+  return feature_sums_cuda(xs);
 }
 #endif
 
@@ -50,16 +76,30 @@ at::Tensor feature_sums_meta(T x) {
   return at::empty_symint({x.sym_size(1)}, x.options().dtype(accumulate_type(x.scalar_type())));
 }
 
-at::Tensor feature_sums(T x) {
-  static const auto op = find_operator<at::Tensor(T)>("dfgnn::feature_sums");
-  return op.call(x);
+at::Tensor feature_sums_of_list_meta(at::TensorList xs) {
+  check_matrices(xs);
+  const auto count = static_cast<int64_t>(xs.size());
+  return at::empty_symint({count, xs[0].sym_size(1)}, xs[0].options().dtype(accumulate_type(xs[0].scalar_type())));
 }
 
-// The gradient of a bias.
-at::Tensor gradient_of_bias(T grad, at::ScalarType type) {
+// Gradients of biases, the sums of `grads`, one of which at least there is.
+variable_list gradients_of_biases(const variable_list& grads) {
   constexpr int64_t kFew = 1 << 18;  // numbers that one launch of torch's sums up as fast
-  const bool by_torch = at::GradMode::is_enabled() || !grad.is_cuda() || grad.sym_numel() < kFew;
-  return (by_torch ? feature_sums_of(grad) : feature_sums(grad)).to(type);
+  const auto& first = grads[0];
+  const bool by_torch = at::GradMode::is_enabled() || !first.is_cuda() || first.sym_numel() < kFew;
+  const auto is_alike = [&](T grad) {
+    return grad.sym_sizes() == first.sym_sizes() && grad.scalar_type() == first.scalar_type();
+  };
+  if (!by_torch && std::all_of(grads.begin(), grads.end(), is_alike)) {
+    static const auto op = find_operator<at::Tensor(at::TensorList)>("dfgnn::feature_sums", "list");
+    return op.call(grads).unbind();
+  }
+  variable_list sums;
+  for (const auto& grad : grads) {
+    static const auto op = find_operator<at::Tensor(T)>("dfgnn::feature_sums");
+    sums.push_back(by_torch ? feature_sums_of(grad) : op.call(grad));
+  }
+  return sums;
 }
 
 void check_layers(T x, at::TensorList weights, Biases biases) {
@@ -120,11 +160,11 @@ struct Linears : torch::autograd::Function<Linears> {
     const auto saved = ctx->get_saved_variables();
     const auto types = ctx->saved_data["types"].toIntVector();
     const auto& x = saved.back();
-    variable_list of_weights(grads.size()), of_biases;
+    variable_list of_weights(grads.size()), of_biases, summed;
+    std::vector<std::pair<size_t, at::ScalarType>> places;  // of the sums among of_biases
     at::Tensor of_x;
     for (size_t i = 0; i < grads.size(); ++i) {
       const auto &grad = grads[i], &weight = saved[i];
-      const bool has_bias = types[i] >= 0;
       if (grad.defined() && ctx->needs_input_grad(0)) {
         if (!of_x.defined()) {
           of_x = at::mm(grad, weight);
@@ -135,10 +175,16 @@ struct Linears : torch::autograd::Function<Linears> {
         }
       }
       if (grad.defined() && ctx->needs_input_grad(1 + i)) of_weights[i] = at::mm(grad.t(), x);
-      if (has_bias) {
-        const bool is_needed = grad.defined() && ctx->needs_input_grad(1 + grads.size() + of_biases.size());
-        of_biases.push_back(is_needed ? gradient_of_bias(grad, static_cast<at::ScalarType>(types[i])) : at::Tensor());
+      if (types[i] < 0) continue;
+      if (grad.defined() && ctx->needs_input_grad(1 + grads.size() + of_biases.size())) {
+        places.emplace_back(of_biases.size(), static_cast<at::ScalarType>(types[i]));
+        summed.push_back(grad);
       }
+      of_biases.emplace_back();
+    }
+    if (!summed.empty()) {
+      const auto sums = gradients_of_biases(summed);
+      for (size_t k = 0; k < sums.size(); ++k) of_biases[places[k].first] = sums[k].to(places[k].second);
     }
     variable_list results{of_x};
     results.insert(results.end(), of_weights.begin(), of_weights.end());
@@ -204,7 +250,7 @@ struct AddFeatures : torch::autograd::Function<AddFeatures> {
     const auto of_x = static_cast<at::ScalarType>(types[0]), of_y = static_cast<at::ScalarType>(types[1]);
     const auto grad_x = ctx->needs_input_grad(0) ? grads[0].to(of_x) : at::Tensor();
     if (!ctx->needs_input_grad(1)) return {grad_x, {}, {}};
-    if (ctx->saved_data["is_row"].toBool()) return {grad_x, gradient_of_bias(grads[0], of_y), {}};
+    if (ctx->saved_data["is_row"].toBool()) return {grad_x, gradients_of_biases(grads)[0].to(of_y), {}};
     return {grad_x, grad_x.defined() && of_x == of_y ? grad_x : grads[0].to(of_y), {}};
   }
 };
@@ -217,6 +263,7 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   m.def("linears(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]");
   m.def("add_features(Tensor x, Tensor y, ScalarType dtype) -> Tensor");
   m.def("feature_sums(Tensor x) -> Tensor");
+  m.def("feature_sums.list(Tensor[] xs) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) { m.impl("linears", linears); }
@@ -224,24 +271,28 @@ TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) { m.impl("linears", line
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("add_features", add_features);
   m.impl("feature_sums", feature_sums_cpu);
+  m.impl("feature_sums.list", feature_sums_of_list);
 }
 
 #ifdef DFGNN_WITH_CUDA
 TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
   m.impl("add_features", add_features_on_cuda);
   m.impl("feature_sums", feature_sums_on_cuda);
+  m.impl("feature_sums.list", feature_sums_of_list_on_cuda);
 }
 #endif
 
 TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("add_features", add_features);
   m.impl("feature_sums", feature_sums_meta);
+  m.impl("feature_sums.list", feature_sums_of_list_meta);
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("linears", linears_autograd);
   m.impl("add_features", add_features_autograd);
   m.impl("feature_sums", torch::autograd::autogradNotImplementedFallback());
+  m.impl("feature_sums.list", torch::autograd::autogradNotImplementedFallback());
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { m.impl("linears", linears_autocast); }

@@ -5,8 +5,8 @@
 
 namespace dfgnn {
 
-// [F] of x [N, F], contiguous, in the accumulation type.
-at::Tensor feature_sums_cuda(const at::Tensor& x);
+// [xs, F] of x [N, F] each, one or more, in the accumulation type.
+at::Tensor feature_sums_cuda(at::TensorList xs);
 
 // x + y in float32, of x [N, F] and y [F] or [N, F], contiguous: whether a kernel takes them, and what it makes.
 bool widening_add_takes(const at::Tensor& x, const at::Tensor& y);

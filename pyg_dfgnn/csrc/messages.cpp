@@ -7,6 +7,7 @@
 //   da = message_spmm(ds),  dx = spmm^T(ds, a),  df = edge_spmm_t(ds, W^T a),  dW = sum over nodes of a (sum of ds f)^T
 //   dw = message_sddmm(dy), dx = spmm^T(w, dy),  df = edge_spmm_t(w, W^T dy),  dW = sum over nodes of dy (sum of w f)^T
 // Each is one node of autograd, as its parts by themselves would be ten.
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -32,23 +33,28 @@ using torch::autograd::variable_list;
 // nodes at a time.
 class Projection {
  public:
-  // x: [nodes, H, D], whose heads W has.
-  Projection(T w, T x) : w_(w), heads_(x.sym_size(1)), size_(x.sym_size(2)), width_(w.sym_size(1)) {
+  // x: [nodes, H, D], whose heads W has; made: the matrix that an earlier one of the same W has made, or undefined.
+  Projection(T w, T x, T made = {})
+      : w_(w), made_(made), heads_(x.sym_size(1)), size_(x.sym_size(2)), width_(w.sym_size(1)) {
     constexpr int64_t kMatrix = 65536;
     by_matrix_ =
         x.is_cuda() && TORCH_GUARD_SIZE_OBLIVIOUS((heads_ * size_ * heads_ * width_).sym_le(c10::SymInt(kMatrix)));
+    // Its derivatives are made of W.
+    if (by_matrix_ && (!made_.defined() || at::GradMode::is_enabled())) made_ = make_matrix();
   }
+
+  T made() const { return made_; }
 
   // W^T x, [nodes, H, F] of x [nodes, H, D].
   at::Tensor of(T x) const {
-    if (by_matrix_) return at::mm(x.flatten(1), matrix()).view_symint({x.sym_size(0), heads_, width_});
+    if (by_matrix_) return at::mm(x.flatten(1), made_).view_symint({x.sym_size(0), heads_, width_});
     return to_nodes(at::matmul(to_parts(x), w_by_head()), x.sym_size(0));
   }
 
   // y + W z, [nodes, H, D] of z [nodes, H, F]; y is no one else's.
   at::Tensor add_to(T y, T z) const {
     if (!by_matrix_) return y + to_nodes(at::matmul(to_parts(z), w_by_head().mT()), z.sym_size(0));
-    const auto flat = y.flatten(1), features = z.flatten(1), transposed = matrix().t();
+    const auto flat = y.flatten(1), features = z.flatten(1), transposed = made_.t();
     const auto sum =
         at::GradMode::is_enabled() ? at::addmm(flat, features, transposed) : flat.addmm_(features, transposed);
     return sum.view_symint(y.sym_sizes());
@@ -65,7 +71,7 @@ class Projection {
   at::Tensor w_by_head() const { return w_.reshape_symint({heads_, size_, width_}); }
 
   // [H D, H F], 0 between heads.
-  at::Tensor matrix() const {
+  at::Tensor make_matrix() const {
     if (TORCH_GUARD_SIZE_OBLIVIOUS(heads_.sym_eq(1))) return w_;
     auto blocks = at::zeros_symint({heads_, size_, heads_, width_}, w_.options());
     blocks.diagonal(0, 0, 2).copy_(w_by_head().permute({1, 2, 0}));
@@ -85,7 +91,7 @@ class Projection {
     return parts.transpose(1, 2).flatten(0, 1).narrow_symint(0, 0, nodes);
   }
 
-  at::Tensor w_;
+  at::Tensor w_, made_;
   c10::SymInt heads_, size_, width_;
   bool by_matrix_;
 };
@@ -105,18 +111,38 @@ void check_messages(T x, const char* name, T features, T projection) {
   }
 }
 
-void check_sddmm(T a, T b, T features, T projection) {
+void check_message_sddmm(T a, T b, T features, T projection) {
   check_messages(a, "a", features, projection);
   check_dimensions(b, "b", 3);
   TORCH_CHECK(b.sym_size(1) == a.sym_size(1), "b: expected as many heads as a (", a.sym_size(1), "), got shape ",
               b.sym_sizes());
 }
 
-void check_spmm(T weight, T x, T features, T projection) {
+void check_message_spmm(T weight, T x, T features, T projection) {
   check_messages(x, "x", features, projection);
   check_dimensions(weight, "weight", 2);
   TORCH_CHECK(x.sym_size(1) == weight.sym_size(1), "x: expected as many heads as weight (", weight.sym_size(1),
               "), got shape ", x.sym_sizes());
+}
+
+// sddmm(a, b) + edge_sddmm(projected, features)
+template <auto backend>
+at::Tensor sddmm_of_both(T rowptr, T col, T eid, T a, T b, T projected, T features) {
+  check_sddmm({rowptr, col, {}, {}, {}}, a, b);
+  check_edge_sddmm(rowptr, eid, projected, "projected", features);
+  TORCH_CHECK(eid.numel() == col.numel(), "eid: expected [E] = ", col.numel(), " entries, got ", eid.numel());
+  TORCH_CHECK(projected.sizes().slice(0, 2) == a.sizes().slice(0, 2) && b.size(1) == a.size(1) &&
+                  projected.scalar_type() == a.scalar_type(),
+              "projected: expected ", a.scalar_type(), " of the nodes and heads of a, ", a.sizes(), ", and of b, got ",
+              projected.scalar_type(), " of shape ", projected.sizes());
+  return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), b.size(0)}, a.contiguous(), b.contiguous(),
+                 eid.contiguous(), projected.contiguous(), features.contiguous());
+}
+
+at::Tensor sddmm_of_both_meta(T rowptr, T col, T eid, T a, T b, T projected, T features) {
+  check_on_meta({{"rowptr", rowptr}, {"col", col}, {"eid", eid}, {"a", a}, {"b", b}});
+  check_on_meta({{"projected", projected}, {"features", features}});
+  return at::empty_symint({col.sym_numel(), a.sym_size(1)}, a.options().dtype(accumulate_type(a.scalar_type())));
 }
 
 // The two, of W^T a and of the sums of features.
@@ -140,9 +166,10 @@ struct MessageSddmm : torch::autograd::Function<MessageSddmm> {
   static Variable forward(AutogradContext* ctx, T eid, const Variable& a, const Variable& b, const Variable& features,
                           const Variable& w, const Structure& g) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    check_sddmm(a, b, features, w);
-    const auto projected = Projection(w, a).of(a);
-    ctx->save_for_backward(with_structure(g, {eid, a, b, features, w, projected}));
+    check_message_sddmm(a, b, features, w);
+    const Projection projection(w, a);
+    const auto projected = projection.of(a);
+    ctx->save_for_backward(with_structure(g, {eid, a, b, features, w, projection.made(), projected}));
     return sddmm_of(g, eid, a, b, projected, features);
   }
 
@@ -153,7 +180,7 @@ struct MessageSddmm : torch::autograd::Function<MessageSddmm> {
     const auto* of_call = saved.data() + kStructure;
     const auto &eid = of_call[0], &a = of_call[1], &b = of_call[2], &features = of_call[3], &w = of_call[4];
     const auto& ds = grads[0];
-    const Projection projection(w, a);
+    const Projection projection(w, a, of_call[5]);
     variable_list result(6);
     if (ctx->needs_input_grad(1) || ctx->needs_input_grad(4)) {
       const auto summed = dispatch_edge_spmm(g.rowptr, eid, ds, features);
@@ -162,7 +189,7 @@ struct MessageSddmm : torch::autograd::Function<MessageSddmm> {
     }
     if (ctx->needs_input_grad(2)) result[2] = by_source(g, ds, a, b.sym_size(0));
     if (ctx->needs_input_grad(3)) {
-      const auto projected = at::GradMode::is_enabled() ? projection.of(a) : of_call[5];
+      const auto projected = at::GradMode::is_enabled() ? projection.of(a) : of_call[6];
       result[3] = dispatch_edge_spmm_t(g.rowptr, eid, ds, projected, features.sym_size(0));
     }
     return result;
@@ -173,10 +200,11 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
   static Variable forward(AutogradContext* ctx, T eid, const Variable& weight, const Variable& x,
                           const Variable& features, const Variable& w, const Structure& g) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    check_spmm(weight, x, features, w);
+    check_message_spmm(weight, x, features, w);
     const auto summed = dispatch_edge_spmm(g.rowptr, eid, weight, features);
-    ctx->save_for_backward(with_structure(g, {eid, weight, x, features, w, summed}));
-    return spmm_of(g, weight, x, Projection(w, x), summed);
+    const Projection projection(w, x);
+    ctx->save_for_backward(with_structure(g, {eid, weight, x, features, w, projection.made(), summed}));
+    return spmm_of(g, weight, x, projection, summed);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -186,7 +214,7 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
     const auto* of_call = saved.data() + kStructure;
     const auto &eid = of_call[0], &weight = of_call[1], &x = of_call[2], &features = of_call[3], &w = of_call[4];
     const auto& dy = grads[0];
-    const Projection projection(w, x);
+    const Projection projection(w, x, of_call[5]);
     variable_list result(6);
     if (ctx->needs_input_grad(1) || ctx->needs_input_grad(3)) {
       const auto projected = projection.of(dy);
@@ -200,7 +228,7 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
     if (ctx->needs_input_grad(2)) result[2] = by_source(g, weight, dy, x.sym_size(0));
     if (ctx->needs_input_grad(4)) {
       const bool again = at::GradMode::is_enabled();
-      const auto summed = again ? dispatch_edge_spmm(g.rowptr, eid, weight, features) : of_call[5];
+      const auto summed = again ? dispatch_edge_spmm(g.rowptr, eid, weight, features) : of_call[6];
       result[4] = projection.gradient(dy, summed);
     }
     return result;
@@ -208,12 +236,12 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
 };
 
 at::Tensor message_sddmm(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
-  check_sddmm(a, b, features, w);
+  check_message_sddmm(a, b, features, w);
   return sddmm_of({rowptr, col, colptr, row, perm}, eid, a, b, Projection(w, a).of(a), features);
 }
 
 at::Tensor message_spmm(T rowptr, T col, T eid, T weight, T x, T features, T w, O colptr, O row, O perm) {
-  check_spmm(weight, x, features, w);
+  check_message_spmm(weight, x, features, w);
   const auto summed = dispatch_edge_spmm(rowptr, eid, weight, features);
   return spmm_of({rowptr, col, colptr, row, perm}, weight, x, Projection(w, x), summed);
 }
@@ -255,7 +283,16 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   const std::string features = "Tensor features, Tensor projection, " + std::string(kCscArguments) + ") -> Tensor";
   m.def(("message_sddmm" + graph + "Tensor a, Tensor b, " + features).c_str());
   m.def(("message_spmm" + graph + "Tensor weight, Tensor x, " + features).c_str());
+  m.def(("sddmm_of_both" + graph + "Tensor a, Tensor b, Tensor projected, Tensor features) -> Tensor").c_str());
 }
+
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) { m.impl("sddmm_of_both", sddmm_of_both<sddmm_of_both_cpu>); }
+
+#ifdef DFGNN_WITH_CUDA
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) { m.impl("sddmm_of_both", sddmm_of_both<sddmm_of_both_cuda>); }
+#endif
+
+TORCH_LIBRARY_IMPL(dfgnn, Meta, m) { m.impl("sddmm_of_both", sddmm_of_both_meta); }
 
 TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) {
   m.impl("message_sddmm", message_sddmm);
@@ -265,6 +302,7 @@ TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) {
 TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("message_sddmm", message_sddmm_autograd);
   m.impl("message_spmm", message_spmm_autograd);
+  m.impl("sddmm_of_both", torch::autograd::autogradNotImplementedFallback());
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { register_autocast(m); }

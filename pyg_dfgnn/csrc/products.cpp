@@ -25,15 +25,8 @@ void check_structure(const Structure& graph, int64_t num_src, const at::Device& 
 
 template <auto backend>
 at::Tensor sddmm(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
-  check_value(a, "a");
-  check_features(b, "b", a, "a");
-  TORCH_CHECK(b.size(2) == a.size(2), "b: expected the head size of a (", a.size(2), "), got shape ", b.sizes());
-  TORCH_CHECK(b.size(1) == a.size(1) || b.size(1) == 1 || a.size(1) == 1, "b: expected one head or as many as a (",
-              a.size(1), "), got shape ", b.sizes());
-  check_structure({rowptr, col, colptr, row, perm}, b.size(0), a.device());
-  check_nodes(a, "a", rowptr.numel() - 1, "rowptr.numel() - 1");
-  return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), b.size(0)}, a.contiguous(), b.contiguous(),
-                 {});
+  check_sddmm({rowptr, col, colptr, row, perm}, a, b);
+  return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), b.size(0)}, a.contiguous(), b.contiguous());
 }
 
 template <auto backend>
@@ -75,6 +68,16 @@ at::Tensor spmm_meta(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bo
 }
 
 }  // namespace
+
+void check_sddmm(const Structure& graph, T a, T b) {
+  check_value(a, "a");
+  check_features(b, "b", a, "a");
+  TORCH_CHECK(b.size(2) == a.size(2), "b: expected the head size of a (", a.size(2), "), got shape ", b.sizes());
+  TORCH_CHECK(b.size(1) == a.size(1) || b.size(1) == 1 || a.size(1) == 1, "b: expected one head or as many as a (",
+              a.size(1), "), got shape ", b.sizes());
+  check_structure(graph, b.size(0), a.device());
+  check_nodes(a, "a", graph.rowptr.numel() - 1, "rowptr.numel() - 1");
+}
 
 at::Tensor dispatch_sddmm(const Structure& g, const at::Tensor& a, const at::Tensor& b) {
   static const auto op = find_operator<at::Tensor(T, T, T, T, O, O, O)>("dfgnn::sddmm");

@@ -30,9 +30,15 @@ struct Compressed {
 };
 
 // A [E, H]: <a_r, b_node[c]> of every entry c of a CSR, 0 where an entry belongs to no row. a, b: T [nodes, H or 1, D];
-// a of one node serves all rows. Where `sums` is defined, the products are added to it and it is what is returned.
-at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, at::Tensor sums);
-at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, at::Tensor sums);
+// a of one node serves all rows.
+at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
+at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b);
+
+// The same, and added to it <projected_r, features[eid[c]]>. projected: T [num_rows, H, F], features: T [rows, F].
+at::Tensor sddmm_of_both_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, const at::Tensor& eid,
+                             const at::Tensor& projected, const at::Tensor& features);
+at::Tensor sddmm_of_both_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, const at::Tensor& eid,
+                              const at::Tensor& projected, const at::Tensor& features);
 
 // T [num_rows, H, D]: the sum over the entries of r of weight[position] * x[node]; [num_rows, 1, D] and summed over the
 // heads too with sum_heads. weight: A [E, H], x: T [nodes, H or 1, D].
@@ -59,6 +65,11 @@ at::Tensor edge_softmax_cuda(const Compressed& graph, const at::Tensor& logits, 
 at::Tensor edge_softmax_bwd_cpu(const Compressed& graph, const at::Tensor& grad, const at::Tensor& alpha, double scale);
 at::Tensor edge_softmax_bwd_cuda(const Compressed& graph, const at::Tensor& grad, const at::Tensor& alpha,
                                  double scale);
+
+// What sddmm and edge_sddmm ask of their operands; `a` of the second goes by that name.
+void check_sddmm(const Structure& graph, const at::Tensor& a, const at::Tensor& b);
+void check_edge_sddmm(const at::Tensor& rowptr, const at::Tensor& eid, const at::Tensor& a, const char* name,
+                      const at::Tensor& features);
 
 // Through the dispatcher, hence differentiable.
 at::Tensor dispatch_sddmm(const Structure& graph, const at::Tensor& a, const at::Tensor& b);

@@ -12,7 +12,7 @@ from pyg_dfgnn import ops
 
 OPERATORS = ["edge_sddmm", "edge_spmm", "edge_spmm_t"]
 # Heads and features: around vectors, warps and what one lane takes of a head.
-SHAPES = [(1, 1), (3, 2), (8, 8), (2, 12), (5, 33), (1, 64), (2, 160), (40, 3)]
+SHAPES = [(1, 1), (3, 2), (8, 8), (2, 12), (5, 33), (1, 64), (2, 160), (40, 3), (8, 32), (9, 64)]
 SPARE = 2  # rows of features that are no edge's
 
 
@@ -92,6 +92,15 @@ def test_graphs(op, name, device):
 def test_shapes(op, heads, width, dtype, device):
     csr = graphs.mixed(device)
     check(op, csr, operands_of(op, csr, heads, width, dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [1, 5, 20, 24])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_many_edges(op, width, dtype, device):
+    """Of which features that are no whole vectors are worth a copy."""
+    csr = graphs.random(2500, 8, device)
+    check(op, csr, operands_of(op, csr, 8, width, dtype))
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)

@@ -43,6 +43,33 @@ def test_feature_sums_of_views(device):
         torch.testing.assert_close(ops.feature_sums(view), view.sum(0))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [0, 5, 3000])
+@pytest.mark.parametrize("count", [1, 4, 8, 19])
+def test_feature_sums_of_lists(count, rows, dtype, device):
+    """Of several at once, whatever their strides."""
+    x = torch.rand(count, rows, 24, device=device).to(dtype)
+    matrices = [*x[:-1], x[-1].t().contiguous().t()]
+    found = ops.feature_sums(matrices)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert_near(found, x.double().sum(1), TOLERANCE[dtype], "sums", terms=1)
+    torch.testing.assert_close(ops.feature_sums(matrices), found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("widths", [(16, 16, 16), (16, 8, 16)], ids=str)
+def test_gradients_of_many_biases(widths, device):
+    """Of many nodes, at once where layers are of a width."""
+    x = torch.rand(20_000, 4, device=device)
+    weights = [torch.rand(width, 4, device=device) for width in widths]
+    biases = [torch.zeros(width, device=device, requires_grad=True) for width in widths]
+    given = [torch.rand(20_000, width, device=device) for width in widths]
+    found = torch.autograd.grad(ops.linears(x, weights, biases), biases, given)
+    for a, b in zip(found, given, strict=True):
+        assert_near(a, b.double().sum(0), 2e-6, "gradient", terms=1)
+    last = torch.autograd.grad(ops.linears(x, weights, biases)[-1], biases[-1], given[-1])
+    torch.testing.assert_close(last[0], found[-1], rtol=2e-6, atol=0)
+
+
 def operands(device: str, dtype: torch.dtype = torch.float32, nodes: int = 50) -> list[Tensor]:
     """x, three weights and two biases."""
     rng = torch.Generator().manual_seed(0)
@@ -205,6 +232,7 @@ def test_opcheck(device):
     half = x.detach().bfloat16()
     torch.library.opcheck(ops.add_features.default, (half, half, torch.float32))
     torch.library.opcheck(ops.feature_sums.default, (x.detach(),))
+    torch.library.opcheck(ops.feature_sums.list, ([x.detach(), x.detach() + 1],))
 
 
 def test_compiled(device):
@@ -239,6 +267,8 @@ MISTAKES = [
     (r"dtype: expected floating", lambda x, w, b: ops.add_features(x, x, torch.int64)),
     (r"x: expected 2 dimensions, got", lambda x, w, b: ops.feature_sums(b)),
     (r"x: expected floating point, got", lambda x, w, b: ops.feature_sums(x.long())),
+    (r"xs: expected tensors of the first", lambda x, w, b: ops.feature_sums([x, x[1:]])),
+    (r"xs: expected tensors of the first", lambda x, w, b: ops.feature_sums([x, x.double()])),
 ]
 
 

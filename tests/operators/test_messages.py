@@ -98,8 +98,8 @@ def test_shapes(op, shape, dtype, device):
 @pytest.mark.parametrize("op", OPERATORS)
 def test_many_nodes(op, index, device):
     """More than W meets at a time."""
-    csr = graphs.random(2500, 3, device, index)
-    for shape in ((8, 16, 8), (16, 32, 24)):
+    csr = graphs.random(2500, 8, device, index)
+    for shape in ((8, 16, 8), (8, 16, 5), (16, 32, 24)):
         check(op, csr, operands_of(op, csr, *shape))
 
 

@@ -140,6 +140,29 @@ def test_shapes(heads, head_dim, dtype, device):
         check_spmm(graph, operands, **options)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(4, 16), (8, 16), (8, 32), (5, 64), (8, 128)], ids=str)
+@pytest.mark.parametrize(
+    "name", ["hub", "degrees_around_tiles", "empty_rows", "chain", "multigraph", "spare_capacity"]
+)
+def test_heads_side_by_side(name, shape, dtype, device):
+    """Rows of one edge and of many, of heads that are whole vectors."""
+    (heads, head_dim), graph = shape, graphs.make(name, device)
+    check_sddmm(graph, ends(graph, (heads, heads), head_dim, dtype))
+    for transpose in (False, True):
+        operands = weights(graph, (heads, heads), head_dim, transpose, dtype)
+        check_spmm(graph, operands, transpose=transpose)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("heads", SHARED[:3], ids=str)
+def test_many_edges(heads, dtype, device):
+    """Of which features that are no whole vectors are worth a copy."""
+    graph = graphs.random(6000, 25, device)
+    for options in SUMS:
+        check_spmm(graph, weights(graph, heads, 5, options["transpose"], dtype), **options)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_shape(dtype, cuda):
     graph = graphs.mixed(cuda)

@@ -32,7 +32,7 @@ void for_rows(const Compressed& graph, int64_t heads, const Row& row) {
 
 at::Tensor add_ends_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
   // <(a_i, 1), (1, b_j)>
-  return sddmm_cpu(graph, at::stack({a, at::ones_like(a)}, -1), at::stack({at::ones_like(b), b}, -1), {});
+  return sddmm_cpu(graph, at::stack({a, at::ones_like(a)}, -1), at::stack({at::ones_like(b), b}, -1));
 }
 
 at::Tensor sum_edges_cpu(const Compressed& graph, const at::Tensor& values) {

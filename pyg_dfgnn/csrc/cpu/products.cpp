@@ -25,7 +25,7 @@ cpu::Args make_args(const Compressed& graph, int64_t heads, int64_t head_dim) {
 
 }  // namespace
 
-at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, at::Tensor sums) {
+at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
   const int64_t heads = std::max(a.size(1), b.size(1)), head_dim = a.size(2);
   const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), heads * head_dim);
   const auto options = a.options().dtype(accumulate_type(a.scalar_type()));
@@ -39,7 +39,13 @@ at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Ten
   args.src_heads = b.size(1);
   args.out = cpu::writable(out);
   cpu::run(cpu::instruction_set().product_kernels(cpu::type_of(a)).sddmm, args, schedule, out.element_size());
-  return sums.defined() ? sums.add_(out) : out;
+  return out;
+}
+
+at::Tensor sddmm_of_both_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, const at::Tensor& eid,
+                             const at::Tensor& projected, const at::Tensor& features) {
+  const Compressed edges{graph.ptr, eid, at::Tensor(), features.size(0)};
+  return sddmm_cpu(graph, a, b).add_(sddmm_cpu(edges, projected, features.unsqueeze(1)));
 }
 
 at::Tensor spmm_cpu(const Compressed& graph, const at::Tensor& weight, const at::Tensor& x, bool sum_heads) {

@@ -5,6 +5,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "../../../cuda/column_sums.h"
 #include "../../../cuda/widening_add.h"
 #include "../attention.h"
@@ -12,16 +15,23 @@
 
 namespace dfgnn {
 
-at::Tensor feature_sums_cuda(const at::Tensor& given) {
-  const c10::cuda::CUDAGuard guard(given.device());
-  const auto x = aligned(given);
-  const auto type = type_of(x);
-  const int64_t rows = x.size(0), columns = x.size(1);
-  const auto options = x.options().dtype(accumulate_type(x.scalar_type()));
-  const auto sums = at::empty({columns}, options);
-  const auto partial = at::empty({cuda::feature_sums_partial(type, rows, columns)}, options);
-  C10_CUDA_CHECK(cuda::feature_sums(type, data_of(x), rows, columns, partial.mutable_data_ptr(),
-                                    sums.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+at::Tensor feature_sums_cuda(at::TensorList given) {
+  const c10::cuda::CUDAGuard guard(given[0].device());
+  const auto type = type_of(given[0]);
+  const int64_t rows = given[0].size(0), columns = given[0].size(1), count = given.size();
+  const auto options = given[0].options().dtype(accumulate_type(given[0].scalar_type()));
+  const auto sums = at::empty({count, columns}, options);
+  for (int64_t first = 0; first < count; first += cuda::FeatureMatrices::kMost) {
+    cuda::FeatureMatrices matrices{};
+    std::vector<at::Tensor> held;
+    for (const auto& x : given.slice(first, std::min<int64_t>(count - first, cuda::FeatureMatrices::kMost))) {
+      held.push_back(aligned(x.contiguous()));
+      matrices.x[matrices.count++] = data_of(held.back());
+    }
+    const auto partial = at::empty({cuda::feature_sums_partial(type, matrices.count, rows, columns)}, options);
+    C10_CUDA_CHECK(cuda::feature_sums(type, matrices, rows, columns, partial.mutable_data_ptr(),
+                                      sums[first].mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  }
   return sums;
 }
 

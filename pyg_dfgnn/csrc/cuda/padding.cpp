@@ -15,11 +15,8 @@ bool is_asked_for(const Call& call, const Attention& a, int64_t head_dim) {
 }  // namespace
 
 Attention with_whole_vectors(const Call& call, Attention a) {
-  // From where on it is faster, forward (H200, MNIST's batch in bfloat16, 3 heads of 12).
-  constexpr int64_t kWorthItsCopies = int64_t{1} << 17;  // edges times heads
-  const int64_t bytes = a.value.element_size(), numbers = 16 / bytes;
-  if (bytes == 8 || a.head_dim() % numbers == 0) return a;
-  const int64_t head_dim = (a.head_dim() + numbers - 1) / numbers * numbers;
+  const int64_t head_dim = in_whole_vectors(a.value);
+  if (a.head_dim() == head_dim) return a;
   const bool is_worth_it = a.num_edges() * a.heads() >= kWorthItsCopies && a.num_edges() >= a.num_dst() + a.num_src();
   if (!is_worth_it && !is_asked_for(call, a, head_dim)) return a;
   const bool same_value = a.src.is_same(a.value), same_dst = a.dst.is_same(a.src);
@@ -28,6 +25,11 @@ Attention with_whole_vectors(const Call& call, Attention a) {
   a.dst = same_dst ? a.src : with_head_dim(a.dst, head_dim);
   if (a.att.defined()) a.att = at::constant_pad_nd(a.att, {0, head_dim - a.att.size(1)});
   return a;
+}
+
+int64_t in_whole_vectors(const at::Tensor& features) {
+  const int64_t bytes = features.element_size(), numbers = 16 / bytes, head_dim = features.size(2);
+  return bytes == 8 ? head_dim : (head_dim + numbers - 1) / numbers * numbers;
 }
 
 at::Tensor with_head_dim(const at::Tensor& features, int64_t head_dim) {

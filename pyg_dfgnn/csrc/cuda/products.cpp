@@ -10,6 +10,7 @@
 #include "../../../cuda/edge_softmax.h"
 #include "../attention.h"
 #include "../products.h"
+#include "padding.h"
 #include "tensors.h"
 
 namespace dfgnn {
@@ -40,29 +41,44 @@ at::Tensor of_edges(const Compressed& graph, int64_t heads, const at::TensorOpti
   return results_of_edges(graph.num_edges(), heads, graph.num_rows(), options);
 }
 
-}  // namespace
-
-at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, at::Tensor sums) {
+at::Tensor sddmm_with(const Compressed& graph, const at::Tensor& a, const at::Tensor& b,
+                      const cuda::FeaturesOfEdges* edges) {
   const c10::cuda::CUDAGuard guard(a.device());
   const auto x = aligned(a), y = aligned(b);
   const int64_t heads = std::max(x.size(1), y.size(1));
-  const bool adds = sums.defined();
-  if (!adds) sums = of_edges(graph, heads, x.options().dtype(accumulate_type(x.scalar_type())));
-  C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x, x.size(0) == 1), features_of(y), adds,
-                             sums.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
-  return sums;
+  auto result = of_edges(graph, heads, x.options().dtype(accumulate_type(x.scalar_type())));
+  C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x, x.size(0) == 1), features_of(y), edges,
+                             result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  return result;
+}
+
+}  // namespace
+
+at::Tensor sddmm_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
+  return sddmm_with(graph, a, b, nullptr);
+}
+
+at::Tensor sddmm_of_both_cuda(const Compressed& graph, const at::Tensor& a, const at::Tensor& b, const at::Tensor& eid,
+                              const at::Tensor& given_projected, const at::Tensor& given_features) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  const auto projected = aligned(given_projected), features = aligned(given_features);
+  check_sizes(graph.num_rows(), features.size(0), projected.size(1), features.size(1));
+  const cuda::FeaturesOfEdges edges{index_of(eid), features.size(0), static_cast<int>(features.size(1)),
+                                    features.const_data_ptr(), projected.const_data_ptr()};
+  return sddmm_with(graph, a, b, &edges);
 }
 
 at::Tensor spmm_cuda(const Compressed& graph, const at::Tensor& weight, const at::Tensor& given, bool sum_heads) {
   const c10::cuda::CUDAGuard guard(given.device());
-  const auto x = aligned(given);
-  const int64_t heads = weight.size(1);
+  const int64_t heads = weight.size(1), head_dim = in_whole_vectors(given);
+  const bool is_padded = head_dim != given.size(2) && graph.num_edges() * heads >= kWorthItsCopies;
+  const auto x = aligned(is_padded ? with_head_dim(given, head_dim) : given);
   auto result = at::empty({graph.num_rows(), sum_heads ? 1 : heads, x.size(2)}, x.options());
   const auto product = products_of(graph, x, heads);
   const auto scratch = scratch_of(cuda::spmm_scratch(product, sum_heads), x);
   C10_CUDA_CHECK(cuda::spmm(product, weight.const_data_ptr(), features_of(x), sum_heads, result.mutable_data_ptr(),
                             writable(scratch), c10::cuda::getCurrentCUDAStream()));
-  return result;
+  return with_head_dim(result, given.size(2));
 }
 
 at::Tensor edge_spmm_t_cuda(const Compressed& graph, const at::Tensor& weight, const at::Tensor& a) {
