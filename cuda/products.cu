@@ -79,24 +79,16 @@ __device__ __forceinline__ void for_pairs(int count, int width, const Visit& vis
   }
 }
 
-// <x, y> by one lane, vector by vector. Lanes of neighbouring heads begin with different ones: their rows may lie apart
-// by whole rows of shared memory's banks, which the L1 cache has too.
+// <x, y> by one lane, vector by vector.
 template <class T, int kVec>
-__device__ __forceinline__ typename Accumulate<T>::type lane_dot(const T* x, const T* y, int features, int head) {
+__device__ __forceinline__ typename Accumulate<T>::type lane_dot(const T* x, const T* y, int features) {
   typename Accumulate<T>::type dot = 0;
-  int f = 0;
-  if constexpr (kVec > 1) {
-    const int vectors = features / kVec;
-    f = (head & ((1 << (31 - __clz(vectors))) - 1)) * kVec;
-  }
 #pragma unroll 4
-  for (int i = 0; i < features; i += kVec) {
+  for (int f = 0; f < features; f += kVec) {
     Packed<Shape<T, kVec, 1, 1>> own, other;
     own.load(x + f, 0, kVec);
     other.load(y + f, 0, kVec);
     dot += own.dot(other);
-    f += kVec;
-    if (f == features) f = 0;
   }
   return dot;
 }
@@ -116,8 +108,8 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   for_edge_batches(graph, plan, batch, [&](int64_t first, int count) {
     for_pairs(count, graph.heads, [&](int t, int h) {
       int node = batch.source[t];
-      A dot = lane_dot<T, kVec>(row_of<T>(a, batch.row[t], h, features), row_of<T>(b, max(node, 0), h, features),
-                                features, h);
+      A dot =
+          lane_dot<T, kVec>(row_of<T>(a, batch.row[t], h, features), row_of<T>(b, max(node, 0), h, features), features);
       if constexpr (kTerms) {
         const int of_edge = checked_node(edges.eid[first + t], edges.rows);
         if (of_edge == kNoNode) node = kNoNode;
@@ -202,10 +194,11 @@ Results<typename Accumulate<T>::type> results_of(void* data, bool adds) {
 
 int size_of(Type type) { return type == Type::f64 ? 8 : type == Type::f32 ? 4 : 2; }
 
-// Heads for a lane each: of two vectors, or of numbers that are read one by one, or of what heads have in common.
+// Heads for a lane each: of two vectors, or of numbers that are read one by one; of what heads have in common up to
+// where rows of neighbouring heads lie in the same banks.
 bool is_short(const Products& graph, const Features& b) {
   const int bytes = graph.head_dim * size_of(graph.type);
-  if (b.heads < graph.heads && bytes <= 256) return true;
+  if (b.heads < graph.heads && bytes < 128) return true;
   return bytes <= 32 || (graph.head_dim <= 64 && (bytes % 16 != 0 || graph.type == Type::f64));
 }
 
