@@ -115,8 +115,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
         if (of_edge == kNoNode) node = kNoNode;
         const T* x = row_of<T>({edges.projected, graph.heads}, batch.row[t], h, edges.width);
         const T* y = row_of<T>({edges.features, 1}, max(of_edge, 0), h, edges.width);
-        dot +=
-            edges.width % kMost == 0 ? lane_dot<T, kMost>(x, y, edges.width, h) : lane_dot<T, 1>(x, y, edges.width, h);
+        dot += edges.width % kMost == 0 ? lane_dot<T, kMost>(x, y, edges.width) : lane_dot<T, 1>(x, y, edges.width);
       }
       result.put(graph.scalar(first + t, h), node == kNoNode ? A(NAN) : dot);
     });
