@@ -36,8 +36,8 @@ inline Attention operands_of(const Products& graph) {
   return a;
 }
 
-// Features of edges beside their ends: T [rows, width], those of entry c at eid[c], and T [num_rows, heads, width], what
-// each row of the graph multiplies them with.
+// Features of edges beside their ends: T [rows, width], those of entry c at eid[c], and T [num_rows, heads, width],
+// what each row of the graph multiplies them with.
 struct FeaturesOfEdges {
   Index eid;
   int64_t rows;
