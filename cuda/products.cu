@@ -262,17 +262,25 @@ cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, c
   if (by_heads && (!edges || terms_fit(graph.type, *edges, lanes))) {
     return launch_sddmm_heads(graph, a, b, edges, result, lanes, stream);
   }
-  if (!by_heads && is_short(graph, b)) return launch_sddmm_short(graph, a, b, edges, false, result, stream);
-  const cudaError_t error = by_heads ? launch_sddmm_heads(graph, a, b, nullptr, result, lanes, stream)
-                                     : launch_sddmm(graph, a, b, false, result, stream);
-  if (!edges || error != cudaSuccess) return error;
   Products of_edges = graph;
-  of_edges.num_nodes = edges->rows;
-  of_edges.head_dim = edges->width;
-  of_edges.node = edges->eid;
-  const Features projected{edges->projected, graph.heads}, features{edges->features, 1};
-  return is_short(of_edges, features) ? launch_sddmm_short(of_edges, projected, features, nullptr, true, result, stream)
-                                      : launch_sddmm(of_edges, projected, features, true, result, stream);
+  Features projected{}, features{};
+  if (edges) {
+    of_edges.num_nodes = edges->rows;
+    of_edges.head_dim = edges->width;
+    of_edges.node = edges->eid;
+    projected = {edges->projected, graph.heads};
+    features = {edges->features, 1};
+  }
+  if (!by_heads && is_short(graph, b) && (!edges || is_short(of_edges, features))) {
+    return launch_sddmm_short(graph, a, b, edges, false, result, stream);
+  }
+  const auto launch = [&](const Products& of, const Features& x, const Features& y, bool adds) {
+    return is_short(of, y) ? launch_sddmm_short(of, x, y, nullptr, adds, result, stream)
+                           : launch_sddmm(of, x, y, adds, result, stream);
+  };
+  const cudaError_t error =
+      by_heads ? launch_sddmm_heads(graph, a, b, nullptr, result, lanes, stream) : launch(graph, a, b, false);
+  return edges && error == cudaSuccess ? launch(of_edges, projected, features, true) : error;
 }
 
 cudaError_t edge_spmm_t(const Products& graph, const void* weight, const Features& a, void* result,

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, (sddmm_blocks<S, kTerms>()
     terms.begin(edges, first, count, batch);
     for (int base = 0; base < count; base += kEdges * S::kGroups) {
       const int begin = base + group * kEdges;
-      int rows[kEdges], sources[kEdges];
+      alignas(16) int rows[kEdges], sources[kEdges];
       load_ints(batch.row + begin, rows);
       load_ints(batch.source + begin, sources);
       for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {

@@ -61,11 +61,15 @@ inline void check_features(const at::Tensor& t, const char* name, const at::Tens
   check_device(t, name, like.device());
 }
 
-// Features that say the dtype, the heads and the head size.
-inline void check_value(const at::Tensor& x, const char* name) {
+inline void check_type_of_features(const at::Tensor& x, const char* name) {
   const auto type = x.scalar_type();
   TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble, name,
               ": expected float32, float16, bfloat16 or float64, got ", type);
+}
+
+// Features that say the dtype, the heads and the head size.
+inline void check_value(const at::Tensor& x, const char* name) {
+  check_type_of_features(x, name);
   check_features(x, name, x, name);
   TORCH_CHECK(x.size(1) >= 1 && x.size(2) >= 1, name, ": expected at least one head of size at least 1, got shape ",
               x.sizes());

@@ -39,9 +39,7 @@ void check_rows(int64_t rows, const char* name, T like) {
 }
 
 void check_features_of_edges(T features, T eid) {
-  const auto type = features.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble,
-              "features: expected float32, float16, bfloat16 or float64, got ", type);
+  check_type_of_features(features, "features");
   TORCH_CHECK(features.dim() == 2 && features.size(1) >= 1,
               "features: expected shape [rows, F] with F of at least 1, got ", features.sizes());
   TORCH_CHECK(features.size(0) > 0 || eid.numel() == 0, "features: expected those of edges, got none");

@@ -85,19 +85,19 @@ at::Tensor feature_sums_of_list_meta(at::TensorList xs) {
 // Gradients of biases, the sums of `grads`, one of which at least there is.
 variable_list gradients_of_biases(const variable_list& grads) {
   constexpr int64_t kFew = 1 << 18;  // numbers that one launch of torch's sums up as fast
-  const auto& first = grads[0];
-  const bool by_torch = at::GradMode::is_enabled() || !first.is_cuda() || first.sym_numel() < kFew;
+  const auto by_torch = [](T grad) { return at::GradMode::is_enabled() || !grad.is_cuda() || grad.sym_numel() < kFew; };
   const auto is_alike = [&](T grad) {
-    return grad.sym_sizes() == first.sym_sizes() && grad.scalar_type() == first.scalar_type();
+    return grad.sym_sizes() == grads[0].sym_sizes() && grad.scalar_type() == grads[0].scalar_type();
   };
-  if (!by_torch && std::all_of(grads.begin(), grads.end(), is_alike)) {
+  if (!by_torch(grads[0]) && std::all_of(grads.begin(), grads.end(), is_alike)) {
     static const auto op = find_operator<at::Tensor(at::TensorList)>("dfgnn::feature_sums", "list");
+    const at::AutoDispatchBelowADInplaceOrView guard;  // gradients that are no views for autograd
     return op.call(grads).unbind();
   }
   variable_list sums;
   for (const auto& grad : grads) {
     static const auto op = find_operator<at::Tensor(T)>("dfgnn::feature_sums");
-    sums.push_back(by_torch ? feature_sums_of(grad) : op.call(grad));
+    sums.push_back(by_torch(grad) ? feature_sums_of(grad) : op.call(grad));
   }
   return sums;
 }

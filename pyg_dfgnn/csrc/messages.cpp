@@ -1,4 +1,5 @@
-// sddmm and spmm of messages x_j + W f_e, from the source j and the features f of an edge e into i:
+// sddmm and spmm of messages x_j + W f_e, from the source j and the features f of an edge e into i (x goes by the name
+// of b in the first):
 //   message_sddmm   s[e, h] = <a[i, h], x[j, h] + W_h f_e>
 //   message_spmm    y[i, h] = sum over the edges of i of w[e, h] (x[j, h] + W_h f_e)
 // with W, "projection", [H D, F], of which W_h [D, F] is head h's. Messages are never made: W meets what nodes have,
@@ -96,9 +97,13 @@ class Projection {
   bool by_matrix_;
 };
 
-// What the operators that this is made of cannot know; they check the rest.
-void check_messages(T x, const char* name, T features, T projection) {
+// What the operators that this is made of cannot know, or would call by other names; they check the rest.
+void check_messages(const Structure& g, T eid, T x, const char* name, T features, T projection) {
+  check_type_of_features(x, name);
   check_dimensions(x, name, 3);
+  check_dimensions(eid, "eid", 1);
+  TORCH_CHECK(eid.sym_numel() == g.col.sym_numel(), "eid: expected [E] = ", g.col.sym_numel(), " entries, got ",
+              eid.sym_numel());
   check_dimensions(features, "features", 2);
   check_dimensions(projection, "projection", 2);
   TORCH_CHECK(projection.sym_size(0) == x.sym_size(1) * x.sym_size(2) && projection.sym_size(1) == features.sym_size(1),
@@ -111,15 +116,15 @@ void check_messages(T x, const char* name, T features, T projection) {
   }
 }
 
-void check_message_sddmm(T a, T b, T features, T projection) {
-  check_messages(a, "a", features, projection);
+void check_message_sddmm(const Structure& g, T eid, T a, T b, T features, T projection) {
+  check_messages(g, eid, a, "a", features, projection);
   check_dimensions(b, "b", 3);
   TORCH_CHECK(b.sym_size(1) == a.sym_size(1), "b: expected as many heads as a (", a.sym_size(1), "), got shape ",
               b.sym_sizes());
 }
 
-void check_message_spmm(T weight, T x, T features, T projection) {
-  check_messages(x, "x", features, projection);
+void check_message_spmm(const Structure& g, T eid, T weight, T x, T features, T projection) {
+  check_messages(g, eid, x, "x", features, projection);
   check_dimensions(weight, "weight", 2);
   TORCH_CHECK(x.sym_size(1) == weight.sym_size(1), "x: expected as many heads as weight (", weight.sym_size(1),
               "), got shape ", x.sym_sizes());
@@ -127,31 +132,33 @@ void check_message_spmm(T weight, T x, T features, T projection) {
 
 // sddmm(a, b) + edge_sddmm(projected, features)
 template <auto backend>
-at::Tensor sddmm_of_both(T rowptr, T col, T eid, T a, T b, T projected, T features) {
-  check_sddmm({rowptr, col, {}, {}, {}}, a, b);
+at::Tensor sddmm_of_both(T rowptr, T col, T eid, T a, T b, T projected, T features, O colptr, O row, O perm) {
+  check_sddmm({rowptr, col, colptr, row, perm}, a, b);
   check_edge_sddmm(rowptr, eid, projected, "projected", features);
   TORCH_CHECK(eid.numel() == col.numel(), "eid: expected [E] = ", col.numel(), " entries, got ", eid.numel());
-  TORCH_CHECK(projected.sizes().slice(0, 2) == a.sizes().slice(0, 2) && b.size(1) == a.size(1) &&
-                  projected.scalar_type() == a.scalar_type(),
-              "projected: expected ", a.scalar_type(), " of the nodes and heads of a, ", a.sizes(), ", and of b, got ",
+  TORCH_CHECK(b.size(1) == a.size(1), "b: expected as many heads as a (", a.size(1), "), got shape ", b.sizes());
+  TORCH_CHECK(projected.sizes().slice(0, 2) == a.sizes().slice(0, 2) && projected.scalar_type() == a.scalar_type(),
+              "projected: expected ", a.scalar_type(), " of the nodes and heads of a, ", a.sizes(), ", got ",
               projected.scalar_type(), " of shape ", projected.sizes());
   return backend({rowptr.contiguous(), col.contiguous(), at::Tensor(), b.size(0)}, a.contiguous(), b.contiguous(),
                  eid.contiguous(), projected.contiguous(), features.contiguous());
 }
 
-at::Tensor sddmm_of_both_meta(T rowptr, T col, T eid, T a, T b, T projected, T features) {
-  check_on_meta({{"rowptr", rowptr}, {"col", col}, {"eid", eid}, {"a", a}, {"b", b}});
-  check_on_meta({{"projected", projected}, {"features", features}});
+at::Tensor sddmm_of_both_meta(T rowptr, T col, T eid, T a, T b, T projected, T features, O colptr, O row, O perm) {
+  check_on_meta({{"rowptr", rowptr}, {"col", col}, {"colptr", colptr}, {"row", row}, {"perm", perm}});
+  check_on_meta({{"eid", eid}, {"a", a}, {"b", b}, {"projected", projected}, {"features", features}});
   return at::empty_symint({col.sym_numel(), a.sym_size(1)}, a.options().dtype(accumulate_type(a.scalar_type())));
 }
+
+using Signature = at::Tensor(T, T, T, T, T, T, T, O, O, O);
 
 // The two, of W^T a and of the sums of features.
 at::Tensor sddmm_of(const Structure& g, T eid, T a, T b, T projected, T features) {
   if (at::GradMode::is_enabled()) {
     return dispatch_sddmm(g, a, b) + dispatch_edge_sddmm(g.rowptr, eid, projected, features);
   }
-  static const auto op = find_operator<at::Tensor(T, T, T, T, T, T, T)>("dfgnn::sddmm_of_both");
-  return op.call(g.rowptr, g.col, eid, a, b, projected, features);
+  static const auto op = find_operator<Signature>("dfgnn::sddmm_of_both");
+  return op.call(g.rowptr, g.col, eid, a, b, projected, features, g.colptr, g.row, g.perm);
 }
 
 at::Tensor spmm_of(const Structure& g, T weight, T x, const Projection& projection, T summed) {
@@ -162,15 +169,33 @@ at::Tensor by_source(const Structure& g, T weight, T x, const c10::SymInt& num_s
   return dispatch_spmm(with_csc(g, num_src), weight, x, true, false);
 }
 
+// A result, and what was made of W and by it on the way.
+struct Made {
+  at::Tensor result, matrix, product;
+};
+
+Made make_sddmm(const Structure& g, T eid, T a, T b, T features, T w) {
+  check_message_sddmm(g, eid, a, b, features, w);
+  const Projection projection(w, a);
+  const auto projected = projection.of(a);
+  return {sddmm_of(g, eid, a, b, projected, features), projection.made(), projected};
+}
+
+Made make_spmm(const Structure& g, T eid, T weight, T x, T features, T w) {
+  check_message_spmm(g, eid, weight, x, features, w);
+  const Projection projection(w, x);
+  const auto summed = dispatch_edge_spmm(g.rowptr, eid, weight, features);
+  return {spmm_of(g, weight, x, projection, summed), projection.made(), summed};
+}
+
 struct MessageSddmm : torch::autograd::Function<MessageSddmm> {
   static Variable forward(AutogradContext* ctx, T eid, const Variable& a, const Variable& b, const Variable& features,
                           const Variable& w, const Structure& g) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    check_message_sddmm(a, b, features, w);
-    const Projection projection(w, a);
-    const auto projected = projection.of(a);
-    ctx->save_for_backward(with_structure(g, {eid, a, b, features, w, projection.made(), projected}));
-    return sddmm_of(g, eid, a, b, projected, features);
+    const auto made = make_sddmm(g, eid, a, b, features, w);
+    const auto projected = features.requires_grad() ? made.product : at::Tensor();
+    ctx->save_for_backward(with_structure(g, {eid, a, b, features, w, made.matrix, projected}));
+    return made.result;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -200,11 +225,10 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
   static Variable forward(AutogradContext* ctx, T eid, const Variable& weight, const Variable& x,
                           const Variable& features, const Variable& w, const Structure& g) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    check_message_spmm(weight, x, features, w);
-    const auto summed = dispatch_edge_spmm(g.rowptr, eid, weight, features);
-    const Projection projection(w, x);
-    ctx->save_for_backward(with_structure(g, {eid, weight, x, features, w, projection.made(), summed}));
-    return spmm_of(g, weight, x, projection, summed);
+    const auto made = make_spmm(g, eid, weight, x, features, w);
+    const auto summed = w.requires_grad() ? made.product : at::Tensor();
+    ctx->save_for_backward(with_structure(g, {eid, weight, x, features, w, made.matrix, summed}));
+    return made.result;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -236,14 +260,11 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
 };
 
 at::Tensor message_sddmm(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
-  check_message_sddmm(a, b, features, w);
-  return sddmm_of({rowptr, col, colptr, row, perm}, eid, a, b, Projection(w, a).of(a), features);
+  return make_sddmm({rowptr, col, colptr, row, perm}, eid, a, b, features, w).result;
 }
 
 at::Tensor message_spmm(T rowptr, T col, T eid, T weight, T x, T features, T w, O colptr, O row, O perm) {
-  check_message_spmm(weight, x, features, w);
-  const auto summed = dispatch_edge_spmm(rowptr, eid, weight, features);
-  return spmm_of({rowptr, col, colptr, row, perm}, weight, x, Projection(w, x), summed);
+  return make_spmm({rowptr, col, colptr, row, perm}, eid, weight, x, features, w).result;
 }
 
 at::Tensor message_sddmm_autograd(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
@@ -253,8 +274,6 @@ at::Tensor message_sddmm_autograd(T rowptr, T col, T eid, T a, T b, T features, 
 at::Tensor message_spmm_autograd(T rowptr, T col, T eid, T weight, T x, T features, T w, O colptr, O row, O perm) {
   return MessageSpmm::apply(eid, weight, x, features, w, Structure{rowptr, col, colptr, row, perm});
 }
-
-using Signature = at::Tensor(T, T, T, T, T, T, T, O, O, O);
 
 // As of sddmm and spmm: features are cast to the autocast dtype, weights keep their precision.
 at::Tensor message_sddmm_autocast(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
@@ -280,10 +299,11 @@ void register_autocast(torch::Library& m) {
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   const std::string graph = "(Tensor rowptr, Tensor col, *, Tensor eid, ";
-  const std::string features = "Tensor features, Tensor projection, " + std::string(kCscArguments) + ") -> Tensor";
+  const std::string csc = std::string(kCscArguments) + ") -> Tensor",
+                    features = "Tensor features, Tensor projection, " + csc;
   m.def(("message_sddmm" + graph + "Tensor a, Tensor b, " + features).c_str());
   m.def(("message_spmm" + graph + "Tensor weight, Tensor x, " + features).c_str());
-  m.def(("sddmm_of_both" + graph + "Tensor a, Tensor b, Tensor projected, Tensor features) -> Tensor").c_str());
+  m.def(("sddmm_of_both" + graph + "Tensor a, Tensor b, Tensor projected, Tensor features, " + csc).c_str());
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) { m.impl("sddmm_of_both", sddmm_of_both<sddmm_of_both_cpu>); }

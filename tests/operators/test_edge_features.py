@@ -98,7 +98,7 @@ def test_shapes(op, heads, width, dtype, device):
 @pytest.mark.parametrize("width", [1, 5, 20, 24])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_many_edges(op, width, dtype, device):
-    """Of which features that are no whole vectors are worth a copy."""
+    """Of which sums of features that are no whole vectors are worth a copy."""
     csr = graphs.random(2500, 8, device)
     check(op, csr, operands_of(op, csr, 8, width, dtype))
 

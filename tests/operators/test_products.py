@@ -297,12 +297,13 @@ def test_torchscript(device):
 
 
 @INDEX
+@pytest.mark.parametrize("shape", [(2, 8), (4, 16), (5, 64)], ids=str)
 @pytest.mark.parametrize("wrong", [-1, 11, 1 << 30])
-def test_col_out_of_range(wrong, index, device):
+def test_col_out_of_range(wrong, shape, index, device):
     """Its edge and its row are NaN, the others are what they were."""
-    graph = graphs.mixed(device, index)
-    a, b = ends(graph, (2, 2), 8)
-    weight, x = weights(graph, (2, 2), 8)
+    (heads, head_dim), graph = shape, graphs.mixed(device, index)
+    a, b = ends(graph, (heads, heads), head_dim)
+    weight, x = weights(graph, (heads, heads), head_dim)
     col = graph.col.clone()
     edge, row = 20, 3
     assert graph.rowptr[row] <= edge < graph.rowptr[row + 1]

@@ -71,7 +71,8 @@ at::Tensor sddmm_of_both_cuda(const Compressed& graph, const at::Tensor& a, cons
 at::Tensor spmm_cuda(const Compressed& graph, const at::Tensor& weight, const at::Tensor& given, bool sum_heads) {
   const c10::cuda::CUDAGuard guard(given.device());
   const int64_t heads = weight.size(1), head_dim = in_whole_vectors(given);
-  const bool is_worth_it = graph.num_edges() * heads >= kWorthItsCopies && 2 * graph.num_edges() >= given.size(0);
+  const bool is_worth_it =
+      graph.num_edges() * heads >= kWorthItsCopies && 2 * graph.num_edges() >= given.size(0) + graph.num_rows();
   const bool is_padded = head_dim != given.size(2) && is_worth_it;
   const auto x = aligned(is_padded ? with_head_dim(given, head_dim) : given);
   auto result = at::empty({graph.num_rows(), sum_heads ? 1 : heads, x.size(2)}, x.options());
