@@ -11,7 +11,6 @@ namespace dfgnn::cuda {
 template <class T, bool kAny>
 class FeatureTerms {
  public:
-  using A = typename Accumulate<T>::type;
   static constexpr int kVec = 8 / sizeof(T);
   using Vector = Packed<Shape<T, kVec, 1, 1>>;
 

@@ -1,6 +1,6 @@
 """Operands for the attention operators, calls of them by name, comparison with the reference."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,6 +47,21 @@ BACKWARD_TOLERANCE = {
     torch.float16: 4e-3,
     torch.bfloat16: 3e-2,
 }
+
+
+SPARE = 2  # rows of features that are no edge's
+
+
+def eid_of(csr: Csr) -> Tensor:
+    """The row of features of each edge: in another order than edges, and not all of them used."""
+    generator = torch.Generator().manual_seed(csr.capacity)
+    return torch.randperm(csr.capacity + SPARE, generator=generator)[: csr.capacity].to(csr.col)
+
+
+def normal(csr: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Random numbers on the graph's device, the same of a shape."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(csr.col.device, dtype)
 
 
 def make_operands(
@@ -262,3 +277,30 @@ def cpu_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def check_function(
+    function: Callable[..., Tensor],
+    expected: Callable[..., Tensor],
+    operands: Sequence[Tensor],
+    result: torch.dtype,
+    slack: float = 1.0,
+) -> None:
+    """The result and the gradients of all operands, beside those of ``expected`` in float64.
+
+    ``slack``: of the result's tolerance, which is that of the second operand's dtype.
+    """
+    dtype = operands[1].dtype
+    leaves = [t.detach().requires_grad_() for t in operands]
+    exact = [t.detach().double().requires_grad_() for t in operands]
+    found, wanted = function(*leaves), expected(*exact)
+    assert found.dtype == result
+    assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype] * slack, "result")
+    projection = torch.randint(-8, 9, found.shape, generator=torch.Generator().manual_seed(1)) / 4
+    found, wanted = (
+        torch.autograd.grad((y * projection.to(y)).sum(), x)
+        for y, x in ((found, leaves), (wanted, exact))
+    )
+    for k, (t, a, b) in enumerate(zip(operands, found, wanted, strict=True)):
+        assert a.dtype == t.dtype
+        assert_near(a, b, BACKWARD_TOLERANCE[dtype], f"gradient of operand {k}")

@@ -188,24 +188,41 @@ Made make_spmm(const Structure& g, T eid, T weight, T x, T features, T w) {
   return {spmm_of(g, weight, x, projection, summed), projection.made(), summed};
 }
 
+// What backward passes need of a call: its operands, the first two of which are a and b or weight and x, and what was
+// made on the way; the product only where it `is_needed`.
+struct SavedCall {
+  Structure g;
+  at::Tensor eid, first, second, features, w, matrix, product;
+
+  static void save(AutogradContext* ctx, const Structure& g, const variable_list& operands, const Made& made,
+                   bool is_needed) {
+    auto all = with_structure(g, operands);
+    all.push_back(made.matrix);
+    all.push_back(is_needed ? made.product : at::Tensor());
+    ctx->save_for_backward(std::move(all));
+  }
+
+  static SavedCall of(AutogradContext* ctx) {
+    const auto saved = ctx->get_saved_variables();
+    const auto* of_call = saved.data() + kStructure;
+    return {saved_structure(saved), of_call[0], of_call[1], of_call[2], of_call[3], of_call[4], of_call[5], of_call[6]};
+  }
+};
+
 struct MessageSddmm : torch::autograd::Function<MessageSddmm> {
   static Variable forward(AutogradContext* ctx, T eid, const Variable& a, const Variable& b, const Variable& features,
                           const Variable& w, const Structure& g) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto made = make_sddmm(g, eid, a, b, features, w);
-    const auto projected = features.requires_grad() ? made.product : at::Tensor();
-    ctx->save_for_backward(with_structure(g, {eid, a, b, features, w, made.matrix, projected}));
+    SavedCall::save(ctx, g, {eid, a, b, features, w}, made, features.requires_grad());
     return made.result;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const NoAutocast guard;
-    const auto saved = ctx->get_saved_variables();
-    const auto g = saved_structure(saved);
-    const auto* of_call = saved.data() + kStructure;
-    const auto &eid = of_call[0], &a = of_call[1], &b = of_call[2], &features = of_call[3], &w = of_call[4];
+    const auto [g, eid, a, b, features, w, matrix, known] = SavedCall::of(ctx);
     const auto& ds = grads[0];
-    const Projection projection(w, a, of_call[5]);
+    const Projection projection(w, a, matrix);
     variable_list result(6);
     if (ctx->needs_input_grad(1) || ctx->needs_input_grad(4)) {
       const auto summed = dispatch_edge_spmm(g.rowptr, eid, ds, features);
@@ -214,7 +231,7 @@ struct MessageSddmm : torch::autograd::Function<MessageSddmm> {
     }
     if (ctx->needs_input_grad(2)) result[2] = by_source(g, ds, a, b.sym_size(0));
     if (ctx->needs_input_grad(3)) {
-      const auto projected = at::GradMode::is_enabled() ? projection.of(a) : of_call[6];
+      const auto projected = at::GradMode::is_enabled() ? projection.of(a) : known;
       result[3] = dispatch_edge_spmm_t(g.rowptr, eid, ds, projected, features.sym_size(0));
     }
     return result;
@@ -226,19 +243,15 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
                           const Variable& features, const Variable& w, const Structure& g) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto made = make_spmm(g, eid, weight, x, features, w);
-    const auto summed = w.requires_grad() ? made.product : at::Tensor();
-    ctx->save_for_backward(with_structure(g, {eid, weight, x, features, w, made.matrix, summed}));
+    SavedCall::save(ctx, g, {eid, weight, x, features, w}, made, w.requires_grad());
     return made.result;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const NoAutocast guard;
-    const auto saved = ctx->get_saved_variables();
-    const auto g = saved_structure(saved);
-    const auto* of_call = saved.data() + kStructure;
-    const auto &eid = of_call[0], &weight = of_call[1], &x = of_call[2], &features = of_call[3], &w = of_call[4];
+    const auto [g, eid, weight, x, features, w, matrix, known] = SavedCall::of(ctx);
     const auto& dy = grads[0];
-    const Projection projection(w, x, of_call[5]);
+    const Projection projection(w, x, matrix);
     variable_list result(6);
     if (ctx->needs_input_grad(1) || ctx->needs_input_grad(3)) {
       const auto projected = projection.of(dy);
@@ -252,7 +265,7 @@ struct MessageSpmm : torch::autograd::Function<MessageSpmm> {
     if (ctx->needs_input_grad(2)) result[2] = by_source(g, weight, dy, x.sym_size(0));
     if (ctx->needs_input_grad(4)) {
       const bool again = at::GradMode::is_enabled();
-      const auto summed = again ? dispatch_edge_spmm(g.rowptr, eid, weight, features) : of_call[6];
+      const auto summed = again ? dispatch_edge_spmm(g.rowptr, eid, weight, features) : known;
       result[4] = projection.gradient(dy, summed);
     }
     return result;

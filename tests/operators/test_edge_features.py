@@ -3,7 +3,7 @@
 import graphs
 import pytest
 import torch
-from calls import BACKWARD_TOLERANCE, DTYPES, FORWARD_TOLERANCE, assert_near
+from calls import DTYPES, FORWARD_TOLERANCE, SPARE, assert_near, check_function, eid_of, normal
 from graphs import Csr
 from torch import Tensor
 
@@ -13,18 +13,6 @@ from pyg_dfgnn import ops
 OPERATORS = ["edge_sddmm", "edge_spmm", "edge_spmm_t"]
 # Heads and features: around vectors, warps and what one lane takes of a head.
 SHAPES = [(1, 1), (3, 2), (8, 8), (2, 12), (5, 33), (1, 64), (2, 160), (40, 3), (8, 32), (9, 64)]
-SPARE = 2  # rows of features that are no edge's
-
-
-def eid_of(csr: Csr) -> Tensor:
-    """The row of features of each edge: in another order than edges, and not all of them used."""
-    generator = torch.Generator().manual_seed(csr.capacity)
-    return torch.randperm(csr.capacity + SPARE, generator=generator)[: csr.capacity].to(csr.col)
-
-
-def normal(csr: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(csr.col.device, dtype)
 
 
 def operands_of(op: str, csr: Csr, heads: int, width: int, dtype: torch.dtype, one: bool = False):
@@ -63,20 +51,13 @@ def expected(op: str, csr: Csr, operands: dict[str, Tensor]) -> Tensor:
 def check(op: str, csr: Csr, operands: dict[str, Tensor]) -> None:
     """The result and the gradients of both operands."""
     dtype = next(iter(operands.values())).dtype
-    leaves = {k: t.detach().requires_grad_() for k, t in operands.items()}
-    exact = {k: t.detach().double().requires_grad_() for k, t in operands.items()}
-    found, wanted = call(op, csr, leaves), expected(op, csr, exact)
     is_logit = op == "edge_sddmm" and dtype != torch.float64
-    assert found.dtype == (torch.float32 if is_logit else dtype)
-    assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype], op)
-    projection = torch.randint(-8, 9, found.shape, generator=torch.Generator().manual_seed(1)) / 4
-    found, wanted = (
-        torch.autograd.grad((y * projection.to(y)).sum(), list(x.values()))
-        for y, x in ((found, leaves), (wanted, exact))
+    check_function(
+        lambda *t: call(op, csr, dict(zip(operands, t, strict=True))),
+        lambda *t: expected(op, csr, dict(zip(operands, t, strict=True))),
+        list(operands.values()),
+        torch.float32 if is_logit else dtype,
     )
-    for name, a, b in zip(operands, found, wanted, strict=True):
-        assert a.dtype == dtype
-        assert_near(a, b, BACKWARD_TOLERANCE[dtype], f"gradient of {name}")
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)

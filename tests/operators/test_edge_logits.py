@@ -4,7 +4,7 @@ import graphs
 import pytest
 import torch
 import torch.nn.functional as F
-from calls import BACKWARD_TOLERANCE, DTYPES, FORWARD_TOLERANCE, assert_near
+from calls import BACKWARD_TOLERANCE, DTYPES, FORWARD_TOLERANCE, assert_near, normal
 from graphs import Csr
 from torch import Tensor
 
@@ -21,11 +21,6 @@ def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
     return pyg_dfgnn.Graph(
         csr.rowptr, csr.col, eid, csc["colptr"], csc["row"], csc["perm"], csr.num_dst, csr.num_src
     )
-
-
-def normal(csr: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(csr.col.device, dtype)
 
 
 def v2_operands(csr: Csr, heads=2, channels=5, width=3, dtype=torch.float32) -> list[Tensor]:

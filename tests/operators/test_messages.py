@@ -3,7 +3,7 @@
 import graphs
 import pytest
 import torch
-from calls import BACKWARD_TOLERANCE, DTYPES, FORWARD_TOLERANCE, assert_near
+from calls import DTYPES, SPARE, check_function, eid_of, normal
 from graphs import Csr
 from torch import Tensor
 
@@ -18,20 +18,12 @@ SHAPES = [
     (4, 32, 8), (3, 32, 16), (4, 16, 64), (8, 16, 32), (4, 64, 16), (5, 64, 32), (2, 256, 40),
     (32, 16, 8), (16, 32, 24),
 ]  # fmt: skip
-SPARE = 2  # rows of features that are no edge's
-
-
-def normal(csr: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(csr.col.device, dtype)
 
 
 def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
     """Its edges' features lie in another order than the edges."""
-    generator = torch.Generator().manual_seed(csr.capacity)
-    eid = torch.randperm(csr.capacity + SPARE, generator=generator)[: csr.capacity].to(csr.col)
     sizes = {"num_dst": csr.num_dst, "num_src": csr.num_src}
-    return pyg_dfgnn.Graph(csr.rowptr, csr.col, eid, **csr.csc(), **sizes)
+    return pyg_dfgnn.Graph(csr.rowptr, csr.col, eid_of(csr), **csr.csc(), **sizes)
 
 
 def operands_of(op: str, csr: Csr, heads: int, size: int, width: int, dtype=torch.float32):
@@ -66,22 +58,16 @@ def expected(op: str, csr: Csr, operands: dict[str, Tensor]) -> Tensor:
 def check(op: str, csr: Csr, operands: dict[str, Tensor]) -> None:
     """The result and the gradients of all operands."""
     dtype = operands["features"].dtype
-    leaves = {k: t.detach().requires_grad_() for k, t in operands.items()}
-    exact = {k: t.detach().double().requires_grad_() for k, t in operands.items()}
-    found, wanted = call(op, csr, leaves), expected(op, csr, exact)
     is_logit = op == "message_sddmm" and dtype != torch.float64
-    assert found.dtype == (torch.float32 if is_logit else dtype)
     # What is between the two products is of the dtype, too.
     is_half = dtype in (torch.float16, torch.bfloat16)
-    assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype] * (2 if is_half else 1), op)
-    given = torch.randint(-8, 9, found.shape, generator=torch.Generator().manual_seed(1)) / 4
-    found, wanted = (
-        torch.autograd.grad((y * given.to(y)).sum(), list(x.values()))
-        for y, x in ((found, leaves), (wanted, exact))
+    check_function(
+        lambda *t: call(op, csr, dict(zip(operands, t, strict=True))),
+        lambda *t: expected(op, csr, dict(zip(operands, t, strict=True))),
+        list(operands.values()),
+        torch.float32 if is_logit else dtype,
+        slack=2.0 if is_half else 1.0,
     )
-    for name, a, b in zip(operands, found, wanted, strict=True):
-        assert a.dtype == dtype
-        assert_near(a, b, BACKWARD_TOLERANCE[dtype], f"gradient of {name}")
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)

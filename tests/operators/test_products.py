@@ -6,13 +6,12 @@ import graphs
 import pytest
 import torch
 from calls import (
-    BACKWARD_TOLERANCE,
     DTYPES,
-    FORWARD_TOLERANCE,
     HEAD_DIMS,
     SHAPES,
-    assert_near,
+    check_function,
     cpu_threads,
+    normal,
 )
 from graphs import Csr
 from torch import Tensor
@@ -53,11 +52,6 @@ def expected_spmm(
     return y.sum(1, keepdim=True) if sum_heads else y
 
 
-def normal(graph: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(graph.col.device, dtype)
-
-
 def ends(graph: Csr, heads: tuple[int, int], head_dim: int, dtype=torch.float32):
     """Operands of an sddmm."""
     return (
@@ -76,27 +70,9 @@ def weights(
     return weight, normal(graph, nodes, heads[1], head_dim, dtype=dtype)
 
 
-def check(function, expected, operands: tuple[Tensor, ...], result: torch.dtype) -> None:
-    """The result and the gradients of all operands."""
-    dtype = operands[1].dtype
-    leaves = [t.detach().requires_grad_() for t in operands]
-    exact = [t.detach().double().requires_grad_() for t in operands]
-    found, wanted = function(*leaves), expected(*exact)
-    assert found.dtype == result
-    assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype], "result")
-    projection = torch.randint(-8, 9, found.shape, generator=torch.Generator().manual_seed(1)) / 4
-    found, wanted = (
-        torch.autograd.grad((y * projection.to(y)).sum(), x)
-        for y, x in ((found, leaves), (wanted, exact))
-    )
-    for t, a, b in zip(operands, found, wanted, strict=True):
-        assert a.dtype == t.dtype
-        assert_near(a, b, BACKWARD_TOLERANCE[dtype], "gradient")
-
-
 def check_sddmm(graph: Csr, operands: tuple[Tensor, Tensor], csc: bool = True) -> None:
     accumulate = torch.float64 if operands[0].dtype == torch.float64 else torch.float32
-    check(
+    check_function(
         lambda a, b: sddmm(graph, a, b, csc),
         lambda a, b: expected_sddmm(graph, a, b),
         operands,
@@ -105,7 +81,7 @@ def check_sddmm(graph: Csr, operands: tuple[Tensor, Tensor], csc: bool = True) -
 
 
 def check_spmm(graph: Csr, operands: tuple[Tensor, Tensor], **options) -> None:
-    check(
+    check_function(
         lambda w, x: spmm(graph, w, x, **options),
         lambda w, x: expected_spmm(graph, w, x, **options),
         operands,
