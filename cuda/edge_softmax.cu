@@ -81,10 +81,10 @@ class OneLane {
 
 // Calls visit(k, e) with the entries of a row that are the lane's; k counts them. Of a row that the registers of a
 // head's lanes hold (is_kept) by a loop that compilers can unroll.
-template <class Lanes, class Visit>
-__device__ __forceinline__ void for_kept(const Lanes& lanes, const Range& row, const Visit& visit) {
+template <int kCount, class Lanes, class Visit>
+__device__ __forceinline__ void for_first(const Lanes& lanes, const Range& row, const Visit& visit) {
 #pragma unroll
-  for (int k = 0; k < Lanes::kKept; ++k) {
+  for (int k = 0; k < kCount; ++k) {
     const int64_t e = row.begin + lanes.first + k * lanes.apart;
     if (lanes.has_some && e < row.end) visit(k, e);
   }
@@ -94,6 +94,10 @@ __device__ __forceinline__ void for_all(const Lanes& lanes, const Range& row, co
   if (!lanes.has_some) return;
 #pragma unroll 4
   for (int64_t e = row.begin + lanes.first; e < row.end; e += lanes.apart) visit(e);
+}
+template <class Lanes, class Visit>
+__device__ __forceinline__ void for_kept(const Lanes& lanes, const Range& row, const Visit& visit) {
+  for_first<Lanes::kKept>(lanes, row, visit);
 }
 template <class Lanes>
 __device__ __forceinline__ bool is_kept(const Lanes& lanes, const Range& row) {
@@ -146,14 +150,6 @@ template <class A>
 struct Weights {
   A most;
   double sum;
-
-  __device__ __forceinline__ void add(A s) {
-    if (s > most) {
-      sum *= exp_difference(most, s);
-      most = s;
-    }
-    sum += exp_difference(s, most);
-  }
 };
 struct Merge {
   template <class A>
@@ -191,7 +187,15 @@ struct Softmax {
   template <class Lanes>
   __device__ __forceinline__ Total total(const Lanes& lanes, const Range& row) const {
     Total weights = nothing();
-    for_all(lanes, row, [&](int64_t e) { weights.add(scale * logits[a.scalar(e, lanes.head)]); });
+    constexpr int kAtOnce = 8;
+#pragma unroll 1
+    for (Range rest = row; rest.begin < rest.end; rest.begin += kAtOnce * lanes.apart) {
+      A some[kAtOnce], most = weights.most, sum = A(0);
+      for_first<kAtOnce>(
+          lanes, rest, [&](int k, int64_t e) { most = max(most, some[k] = scale * logits[a.scalar(e, lanes.head)]); });
+      for_first<kAtOnce>(lanes, rest, [&](int k, int64_t) { sum += exp_difference(some[k], most); });
+      weights = {most, weights.sum * exp_difference(weights.most, most) + sum};
+    }
     return weights;
   }
   template <class Lanes>

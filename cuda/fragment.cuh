@@ -88,6 +88,20 @@ __device__ __forceinline__ void store_vector(T* target, const Vector& vector) {
   }
 }
 
+// Numbers from memory that is aligned to all of them, or to 16 bytes; those of 4 bytes in as few loads as there can be.
+template <int kCount, class N>
+__device__ __forceinline__ void load_numbers(N (&numbers)[kCount], const N* from) {
+  constexpr int kAtOnce = sizeof(N) != 4 ? 1 : kCount < 4 ? kCount : 4;
+  using Some = std::conditional_t<kAtOnce == 4, uint4, std::conditional_t<kAtOnce == 2, uint2, N>>;
+  static_assert(kCount % kAtOnce == 0);
+#pragma unroll
+  for (int u = 0; u < kCount; u += kAtOnce) {
+    const Some some = *reinterpret_cast<const Some*>(from + u);
+#pragma unroll
+    for (int x = 0; x < kAtOnce; ++x) numbers[u + x] = reinterpret_cast<const N*>(&some)[x];
+  }
+}
+
 // Rounds, a row each, that have so many vectors a lane; at least one, and no more than a group has lanes.
 template <class S>
 __host__ __device__ constexpr int rounds_of_vectors(int vectors) {

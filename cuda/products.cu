@@ -1,8 +1,8 @@
 // sddmm and what is made of edges like it, by runs of edges; spmm by rows.
 #include "edges.cuh"
 #include "products.h"
-#include "sddmm_heads.cuh"
-#include "spmm.cuh"
+#include "sddmm_rows.cuh"
+#include "spmm_rows.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -232,35 +232,58 @@ bool terms_fit(Type type, const FeaturesOfEdges& edges, int lanes) {
                            : FeatureTerms<__half, true>::fits(edges.width, lanes);
 }
 
+bool goes_by_rows(const Products& graph) { return edges_go_by_rows(graph.num_rows, graph.num_nodes, graph.num_edges); }
+EdgeRows rows_of(const Products& graph) { return {graph.ptr, graph.num_rows, graph.num_edges}; }
+
 cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const Features& b,
-                               const FeaturesOfEdges* edges, void* result, int lanes, cudaStream_t stream) {
-  const EdgePlan plan = plan_edges(graph.num_edges);
+                               const FeaturesOfEdges* edges, void* result, void* scratch, int lanes,
+                               cudaStream_t stream) {
   return for_type_and_shape(graph.type, graph.heads * graph.head_dim, [&]<class S>() {
     using T = typename S::T;
+    using Wide = typename S::Wide;
     const Typed<T> typed{operands_of(graph)};
+    const T *x = static_cast<const T*>(a.data), *y = static_cast<const T*>(b.data);
+    const FeaturesOfEdges features = edges ? *edges : FeaturesOfEdges{};
+    auto* to = static_cast<typename S::A*>(result);
     const auto launch = [&]<bool kTerms>() {
-      if constexpr (takes_heads<typename S::Wide>) {
-        sddmm_heads_kernel<typename S::Wide, kTerms><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(
-            typed, static_cast<const T*>(a.data), static_cast<const T*>(b.data), kTerms ? *edges : FeaturesOfEdges{},
-            static_cast<typename S::A*>(result), lanes, plan);
+      if constexpr (takes_heads<Wide>) {
+        if (goes_by_rows(graph)) {
+          const auto launch_rows = [&](dim3 grid, const RowUnits& with, auto* kernel) {
+            kernel<<<grid, RowUnits::kThreads, 0, stream>>>(typed, x, y, features, to, lanes, with);
+          };
+          return rows_of(graph).launch(scratch, stream, sddmm_rows_kernel<Wide, kTerms>, launch_rows);
+        }
+        const EdgePlan plan = plan_edges(graph.num_edges);
+        sddmm_heads_kernel<Wide, kTerms>
+            <<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(typed, x, y, features, to, lanes, plan);
+        return cudaGetLastError();
+      } else {
+        return cudaErrorNotSupported;
       }
-      return cudaGetLastError();
     };
     return edges ? launch.template operator()<true>() : launch.template operator()<false>();
   });
 }
 
+// Whether a warp takes a row, one after another from counters.
+bool goes_by_long_rows(const Products& graph, bool sum_heads) {
+  return graph.num_nodes > 0 && (graph.heads == 1 || !sum_heads) && rows_are_long(graph.num_rows, graph.num_edges);
+}
+
 }  // namespace
 
+size_t sddmm_scratch(const Products& graph) { return goes_by_rows(graph) ? rows_of(graph).scratch_bytes() : 0; }
+
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
-                  void* result, cudaStream_t stream) {
+                  void* result, void* scratch, cudaStream_t stream) {
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
   const int lanes = graph.head_dim * size_of(graph.type) / 16;  // a head's, in whole vectors
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
-  const bool by_heads = by_vectors && graph.heads > 1 && a.heads == graph.heads && b.heads == graph.heads &&
-                        !a.one_node && lanes >= 4 && lanes <= kWarp && (lanes & (lanes - 1)) == 0;
+  const bool by_heads = by_vectors && (graph.heads > 1 || (goes_by_rows(graph) && lanes >= 8)) &&
+                        a.heads == graph.heads && b.heads == graph.heads && !a.one_node && lanes >= 4 &&
+                        lanes <= kWarp && (lanes & (lanes - 1)) == 0;
   if (by_heads && (!edges || terms_fit(graph.type, *edges, lanes))) {
-    return launch_sddmm_heads(graph, a, b, edges, result, lanes, stream);
+    return launch_sddmm_heads(graph, a, b, edges, result, scratch, lanes, stream);
   }
   Products of_edges = graph;
   Features projected{}, features{};
@@ -279,7 +302,7 @@ cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, c
                            : launch_sddmm(of, x, y, adds, result, stream);
   };
   const cudaError_t error =
-      by_heads ? launch_sddmm_heads(graph, a, b, nullptr, result, lanes, stream) : launch(graph, a, b, false);
+      by_heads ? launch_sddmm_heads(graph, a, b, nullptr, result, scratch, lanes, stream) : launch(graph, a, b, false);
   return edges && error == cudaSuccess ? launch(of_edges, projected, features, true) : error;
 }
 
@@ -309,22 +332,27 @@ cudaError_t add_ends(const Products& graph, const void* a, const void* b, void* 
 
 size_t spmm_scratch(const Products& graph, bool sum_heads) {
   const int64_t numbers = int64_t{sum_heads ? 1 : graph.heads} * graph.head_dim;
+  if (goes_by_long_rows(graph, sum_heads)) return spmm_rows_bytes(operands_of(graph), graph.num_rows, numbers);
   return spmm_numbers(graph.num_edges, numbers) * (graph.type == Type::f64 ? sizeof(double) : sizeof(float));
 }
 
 cudaError_t spmm(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
                  void* scratch, cudaStream_t stream) {
   const Attention operands = operands_of(graph);
+  const bool by_long_rows = goes_by_long_rows(graph, sum_heads);
   if (graph.heads == 1 || sum_heads) {
     return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-      return launch_spmm<Term::row, S>(operands, spmm_of<typename S::T>(graph, weight, x, sum_heads, result, scratch),
-                                       stream);
+      const auto product = spmm_of<typename S::T>(graph, weight, x, sum_heads, result, scratch);
+      return by_long_rows ? launch_spmm_rows<S>(operands, product, stream)
+                          : launch_spmm<Term::row, S>(operands, product, stream);
     });
   }
   // A shape of vectors is for heads that are whole vectors.
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
   return for_type_and_shape(graph.type, by_vectors ? graph.heads * graph.head_dim : 1, [&]<class S>() {
-    return launch_spmm_heads<S>(operands, spmm_of<typename S::T>(graph, weight, x, false, result, scratch), stream);
+    const auto product = spmm_of<typename S::T>(graph, weight, x, false, result, scratch);
+    return by_long_rows ? launch_spmm_heads_rows<S>(operands, product, stream)
+                        : launch_spmm_heads<S>(operands, product, stream);
   });
 }
 

@@ -46,9 +46,11 @@ struct FeaturesOfEdges {
 };
 
 // result A [num_edges, heads]: <a_r, b_node> of every entry that belongs to a row, and 0 of others. position.data is
-// null. With features of edges, where these are not null, <projected_r, features_eid> is added.
+// null. With features of edges, where these are not null, <projected_r, features_eid> is added. scratch: of as many
+// bytes as sddmm_scratch says.
+size_t sddmm_scratch(const Products& graph);
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
-                  void* result, cudaStream_t stream);
+                  void* result, void* scratch, cudaStream_t stream);
 
 // result T [num_rows, heads, head_dim]: sum of weight * x_node over the entries of r; with sum_heads over the heads
 // too, T [num_rows, 1, head_dim]. weight: A [num_edges, heads]. scratch: of as many bytes as spmm_scratch says.

@@ -16,11 +16,12 @@ struct RowPlan {
   RowUnits units{};      // says which pieces there are; the first blocks are for them
 };
 
-// About 256 edges a block, but enough blocks to fill the device.
+// About 256 edges a block, but a row for each warp and, more than that, enough blocks to fill the device.
 inline RowPlan plan_rows(int64_t num_rows, int64_t num_edges) {
   constexpr int64_t kEdges = 256, kBlocks = 2048;
   int rows = 32;
-  while (rows > 1 && (rows * num_edges > kEdges * num_rows || num_rows < kBlocks * rows)) rows /= 2;
+  while (rows > RowPlan::kWarps && rows * num_edges > kEdges * num_rows) rows /= 2;
+  while (rows > 1 && num_rows < kBlocks * rows) rows /= 2;
   return {rows, kEdges + 1, static_cast<unsigned>((num_rows + rows - 1) / rows)};
 }
 

@@ -35,20 +35,6 @@ __device__ __forceinline__ A transposed_sum(A (&x)[kCount]) {
   return sum;
 }
 
-// Numbers of 4 bytes from memory that is aligned to all of them, or to 16 bytes, in as few loads as there can be.
-template <int kCount, class N>
-__device__ __forceinline__ void load_numbers(N (&numbers)[kCount], const N* from) {
-  constexpr int kAtOnce = kCount < 4 ? kCount : 4;
-  using Some = std::conditional_t<kAtOnce == 4, uint4, std::conditional_t<kAtOnce == 2, uint2, uint32_t>>;
-  static_assert(sizeof(N) == 4 && kCount % kAtOnce == 0);
-#pragma unroll
-  for (int u = 0; u < kCount; u += kAtOnce) {
-    const Some some = *reinterpret_cast<const Some*>(from + u);
-#pragma unroll
-    for (int x = 0; x < kAtOnce; ++x) numbers[u + x] = reinterpret_cast<const N*>(&some)[x];
-  }
-}
-
 // Rows of shape W, kVectors of a lane in flight.
 template <class W_, int kVectors>
 struct RowGroups {

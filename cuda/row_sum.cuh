@@ -79,8 +79,8 @@ class VectorSum {
   using Reader = RowReader<W>;
 
   struct Batch {
-    A weight[kWarp];
-    int node[kWarp];
+    alignas(16) A weight[kWarp];
+    alignas(16) int node[kWarp];
     __device__ __forceinline__ void put(int t, A w) { weight[t] = w; }
   };
 
@@ -120,19 +120,30 @@ class VectorSum {
   static constexpr int kUnroll = kInFlight < W::kLanes ? kInFlight : W::kLanes;  // no more entries than a batch has
   static constexpr int kStep = kUnroll * W::kGroups;
 
-  __device__ __forceinline__ static int entry(int base, int u) {
-    return base + u * W::kGroups + static_cast<int>(threadIdx.x) % kWarp / W::kLanes;
+  // The group's first entry of a step.
+  __device__ __forceinline__ static int entry(int base) {
+    return base + static_cast<int>(threadIdx.x) % kWarp / W::kLanes * kUnroll;
   }
 
   __device__ __forceinline__ void load_from(const Batch& batch, int base, const Reader& row) {
+    int nodes[kUnroll];
+    load_numbers(nodes, batch.node + entry(base));
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) rows_[u] = row(batch.node[entry(base, u)]);
+    for (int u = 0; u < kUnroll; ++u) rows_[u] = row(nodes[u]);
   }
 
+  // Of whole steps no entry asks whether it is there.
   __device__ __forceinline__ void add_from(const Batch& batch, int base, int count) {
+    A weights[kUnroll];
+    load_numbers(weights, batch.weight + entry(base));
+    if (base + kStep <= count) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (entry(base, u) < count) sum_.add(batch.weight[entry(base, u)], rows_[u]);
+      for (int u = 0; u < kUnroll; ++u) sum_.add(weights[u], rows_[u]);
+    } else {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (entry(base) + u < count) sum_.add(weights[u], rows_[u]);
+      }
     }
   }
 

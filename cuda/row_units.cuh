@@ -86,7 +86,7 @@ inline int64_t least_piece(const Attention& a, int64_t num_rows, int64_t numbers
 // each has `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 32 MiB. `longest`: entries of
 // the longest row, if known.
 inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest = -1) {
-  constexpr int64_t kPieces = 16384, kMost = 4096;
+  constexpr int64_t kPieces = 16384, kMost = 2048;
   constexpr int64_t kEntriesPerUnit = 32, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
   const int64_t num_entries = a.num_edges, least = least_piece(a, num_rows, numbers);
   int64_t segment = (std::clamp(num_entries / kPieces, least, kMost) + kWarp - 1) / kWarp * kWarp;

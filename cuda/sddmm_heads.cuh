@@ -10,15 +10,6 @@ namespace dfgnn::cuda {
 template <class S>
 constexpr bool takes_heads = S::kVec > 1 && S::kLanes >= 8;
 
-template <int kCount>
-__device__ __forceinline__ void load_ints(const int* from, int (&to)[kCount]) {
-  if constexpr (kCount == 4) {
-    *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(from);
-  } else {
-    *reinterpret_cast<int2*>(to) = *reinterpret_cast<const int2*>(from);
-  }
-}
-
 // Sums over `lanes` >= kCount neighbouring lanes of each of kCount numbers, a power of two: of the n-th, where the
 // lanes are as many parts, to those of the n-th part.
 template <int kCount, class A>
@@ -75,9 +66,9 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, (sddmm_blocks<S, kTerms>()
     terms.begin(edges, first, count, batch);
     for (int base = 0; base < count; base += kEdges * S::kGroups) {
       const int begin = base + group * kEdges;
-      alignas(16) int rows[kEdges], sources[kEdges];
-      load_ints(batch.row + begin, rows);
-      load_ints(batch.source + begin, sources);
+      int rows[kEdges], sources[kEdges];
+      load_numbers(rows, batch.row + begin);
+      load_numbers(sources, batch.source + begin);
       for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
         const T *x = a + f + lane * S::kVec, *y = b + f + lane * S::kVec;
         const int left = width - f - lane * S::kVec, heads_before = f / graph.head_dim;

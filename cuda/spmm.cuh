@@ -109,57 +109,87 @@ class LaneEntries {
 
 // All heads at once: S is the shape of a row of them, `width` numbers. A vector is of one head.
 template <class S, bool kPositions>
-__global__ void __launch_bounds__(RowPlan::kThreads)
-    spmm_heads_kernel(Typed<typename S::T> a, Spmm<typename S::T> m, RowPlan plan) {
+class HeadsSum {
+ public:
   using T = typename S::T;
   using A = typename S::A;
-  using Vector = Packed<Shape<T, S::kVec, 1, 1>>;
-  __shared__ SliceSums<S> sums;
-  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  const int width = a.heads * a.head_dim;
-  const unsigned row_bytes = m.x_heads * a.head_dim * sizeof(T);
-  constexpr int kUnroll = 4;
-  const Places<S> first(0, lane, a.head_dim, m.x_heads);
-  for_rows<true>(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& range, bool is_slice, int slot) {
-    for (int f = 0; f < (S::kLoop ? width : 1); f += S::kFeatures) {
-      const Places<S> at = S::kLoop && f > 0 ? Places<S>(f, lane, a.head_dim, m.x_heads) : first;
+
+  __device__ __forceinline__ HeadsSum(const Typed<T>& a, const Spmm<T>& m)
+      : a_(a), m_(m), row_bytes_(m.x_heads * a.head_dim * sizeof(T)), first_(0, lane(), a.head_dim, m.x_heads) {}
+
+  // Calls store(sum, f) with the sums of a row from feature f on.
+  template <class Store>
+  __device__ __forceinline__ void row(const Range& range, const Store& store) const {
+    for (int f = 0; f < (S::kLoop ? a_.heads * a_.head_dim : 1); f += S::kFeatures) {
+      const Places<S> at = S::kLoop && f > 0 ? Places<S>(f, lane(), a_.head_dim, m_.x_heads) : first_;
       Fragment<S> sum;
       sum.zero();
-      for (LaneEntries<T, kPositions> entries(m, a.num_edges, range); entries.any(); entries.next()) {
+      for (LaneEntries<T, kPositions> entries(m_, a_.num_edges, range); entries.any(); entries.next()) {
         const int count = entries.count();
-        for (int base = 0; base < count; base += kUnroll * S::kGroups) {
-          Vector x[kUnroll][S::kSteps];
-          A weight[kUnroll][S::kSteps];
-#pragma unroll
-          for (int u = 0; u < kUnroll; ++u) {
-            const int j = base + u * S::kGroups + group;
-            const int n = entries.node(j);
-            const A* weights = entries.weights(j, a.heads);
-            const T* row = row_from(static_cast<const T*>(m.x), n, row_bytes);
-#pragma unroll
-            for (int s = 0; s < S::kSteps; ++s) {
-              weight[u][s] = j < count ? A(NAN) : A(0);
-              x[u][s] = {};
-              if (j >= count || n == kNoNode || at.head[s] >= a.heads) continue;
-              weight[u][s] = weights[at.head[s]];
-              x[u][s].load(row + at.offset[s], 0, S::kVec);
-            }
-          }
-#pragma unroll
-          for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-            for (int s = 0; s < S::kSteps; ++s) {
-#pragma unroll
-              for (int v = 0; v < S::kVec; ++v) sum.x[s * S::kVec + v] += weight[u][s] * x[u][s][v];
-            }
-          }
-        }
+        for (int base = 0; base < count; base += kUnroll * S::kGroups) add(sum, entries, base, count, at);
       }
       __syncwarp();
+      store(sum, f);
+    }
+  }
+
+ private:
+  using Vector = Packed<Shape<T, S::kVec, 1, 1>>;
+  static constexpr int kUnroll = 4;
+
+  __device__ __forceinline__ static int lane() { return threadIdx.x % S::kLanes; }
+
+  __device__ __forceinline__ void add(Fragment<S>& sum, const LaneEntries<T, kPositions>& entries, int base, int count,
+                                      const Places<S>& at) const {
+    const int group = threadIdx.x % kWarp / S::kLanes;
+    Vector x[kUnroll][S::kSteps];
+    A weight[kUnroll][S::kSteps];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int j = base + u * S::kGroups + group;
+      const int n = entries.node(j);
+      const A* weights = entries.weights(j, a_.heads);
+      const T* row = row_from(static_cast<const T*>(m_.x), n, row_bytes_);
+#pragma unroll
+      for (int s = 0; s < S::kSteps; ++s) {
+        weight[u][s] = j < count ? A(NAN) : A(0);
+        x[u][s] = {};
+        if (j >= count || n == kNoNode || at.head[s] >= a_.heads) continue;
+        weight[u][s] = weights[at.head[s]];
+        x[u][s].load(row + at.offset[s], 0, S::kVec);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int s = 0; s < S::kSteps; ++s) {
+#pragma unroll
+        for (int v = 0; v < S::kVec; ++v) sum.x[s * S::kVec + v] += weight[u][s] * x[u][s][v];
+      }
+    }
+  }
+
+  const Typed<T>& a_;
+  const Spmm<T>& m_;
+  const unsigned row_bytes_;
+  const Places<S> first_;
+};
+
+template <class S, bool kPositions>
+__global__ void __launch_bounds__(RowPlan::kThreads)
+    spmm_heads_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Spmm<typename S::T> m,
+                      RowPlan plan) {
+  using T = typename S::T;
+  using A = typename S::A;
+  __shared__ SliceSums<S> sums;
+  const HeadsSum<S, kPositions> heads(a, m);
+  const int width = a.heads * a.head_dim;
+  for_rows<true>(m.ptr, m.num_rows, a.num_edges, plan, [&](int r, const Range& range, bool is_slice, int slot) {
+    heads.row(range, [&](Fragment<S>& sum, int f) {
       T* result = static_cast<T*>(m.result) + static_cast<int64_t>(r) * width + f;
       A* piece = slot == kWhole ? nullptr : m.slots + int64_t{slot} * width + f;
       store_row_sum(sum, result, width - f, m.factor, is_slice, sums, piece);
-    }
+    });
   });
 }
 

@@ -190,3 +190,21 @@ def short_rows(num_src: int, device: str = "cpu", dtype: torch.dtype = torch.int
     the last among them."""
     degrees = [0, 1, 2, 3, 1, 2, 0, 4] * (1 << 12) + [0, 15, 16, 17, 40] * 50 + [1] * 7 + [0] * 30
     return from_degrees(degrees, num_src).to(device, dtype)
+
+
+def long_rows(device: str) -> Csr:
+    """More rows than a GPU holds blocks, of 70 edges, and one of 20,000."""
+    return from_degrees([70] * 3000 + [20_000] + [70] * 3000, 4000).to(device)
+
+
+def very_long_rows(device: str) -> Csr:
+    """Rows and columns of some 260 edges, which are taken in the order of their lengths, some of
+    none and one of 30,000; their number is no multiple of a neighbourhood's."""
+    degrees = [200 + 37 * i % 130 for i in range(8250)]
+    degrees[4000:4000] = [*[0] * 40, 30_000]
+    return from_degrees(degrees, 8200).to(device)
+
+
+def rows_of_70(device: str, index: torch.dtype = torch.int32) -> Csr:
+    """And one of no edges, of one, of more than a piece has, and of a few batches."""
+    return from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device, index)

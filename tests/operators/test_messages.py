@@ -95,6 +95,14 @@ def test_many_nodes(op, index, device):
         check(op, csr, operands_of(op, csr, *shape))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_long_rows(op, dtype, device):
+    csr = graphs.rows_of_70(device)
+    for shape in ((1, 64, 8), (8, 16, 8), (8, 16, 5), (16, 32, 24), (8, 16, 40)):
+        check(op, csr, operands_of(op, csr, *shape, dtype))
+
+
 @pytest.mark.parametrize("shape", [(1, 3, 2), (3, 2, 4)], ids=str)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_gradcheck(op, shape, device):

@@ -130,6 +130,44 @@ def test_heads_side_by_side(name, shape, dtype, device):
         check_spmm(graph, operands, transpose=transpose)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 32), (1, 64), (1, 128), (1, 520), (3, 5), (4, 16), (8, 16), (8, 128)], ids=str
+)
+def test_long_rows(shape, dtype, device):
+    """A warp takes a row, one head as well as several."""
+    (heads, head_dim), graph = shape, graphs.rows_of_70(device)
+    check_sddmm(graph, ends(graph, (heads, heads), head_dim, dtype))
+    for transpose in (False, True):
+        operands = weights(graph, (heads, heads), head_dim, transpose, dtype)
+        check_spmm(graph, operands, transpose=transpose)
+        first, second = (spmm(graph, *operands, transpose=transpose) for _ in range(2))
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 64), (4, 16)], ids=str)
+@pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
+def test_rows_from_a_counter(rows, shape, dtype, cuda):
+    (heads, head_dim), graph = shape, rows(cuda)
+    check_sddmm(graph, ends(graph, (heads, heads), head_dim, dtype))
+    for transpose in (False, True):
+        operands = weights(graph, (heads, heads), head_dim, transpose, dtype)
+        check_spmm(graph, operands, transpose=transpose)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_not_finite(dtype, cuda):
+    """What a feature that is not finite does to its rows, and to no other number."""
+    graph = graphs.very_long_rows(cuda)
+    weight, x = weights(graph, (1, 1), 64, dtype=dtype)
+    x[7, 0, 3], x[11, 0, 63] = torch.inf, torch.nan
+    found, wanted = spmm(graph, weight, x), expected_spmm(graph, weight, x)
+    assert 0 < wanted.isnan().sum() < wanted.numel()
+    torch.testing.assert_close(found.isnan(), wanted.isnan())
+    torch.testing.assert_close(found.isinf(), wanted.isinf())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("heads", SHARED[:3], ids=str)
 def test_many_edges(heads, dtype, device):
@@ -273,15 +311,17 @@ def test_torchscript(device):
 
 
 @INDEX
-@pytest.mark.parametrize("shape", [(2, 8), (4, 16), (5, 64)], ids=str)
-@pytest.mark.parametrize("wrong", [-1, 11, 1 << 30])
-def test_col_out_of_range(wrong, shape, index, device):
+@pytest.mark.parametrize("shape", [(2, 8), (1, 64), (4, 16), (5, 64)], ids=str)
+@pytest.mark.parametrize("wrong", [-1, 150, 1 << 30])
+@pytest.mark.parametrize(
+    ("make", "edge", "row"), [(graphs.mixed, 20, 3), (graphs.rows_of_70, 75, 1)]
+)
+def test_col_out_of_range(make, edge, row, wrong, shape, index, device):
     """Its edge and its row are NaN, the others are what they were."""
-    (heads, head_dim), graph = shape, graphs.mixed(device, index)
+    (heads, head_dim), graph = shape, make(device, index)
     a, b = ends(graph, (heads, heads), head_dim)
     weight, x = weights(graph, (heads, heads), head_dim)
     col = graph.col.clone()
-    edge, row = 20, 3
     assert graph.rowptr[row] <= edge < graph.rowptr[row + 1]
     col[edge] = wrong
     pairs = []

@@ -86,33 +86,15 @@ def test_dropout_of_long_rows(method, score, dtype, heads_by, device):
     check_backward(method, score, graph, operands, dropout_p=0.3, seed=seed)
 
 
-def long_rows(device: str) -> graphs.Csr:
-    """More rows than a GPU holds blocks, of 70 edges, and one of 20,000."""
-    return graphs.from_degrees([70] * 3000 + [20_000] + [70] * 3000, 4000).to(device)
-
-
-def very_long_rows(device: str) -> graphs.Csr:
-    """Rows and columns of some 260 edges, which are taken in the order of their lengths, some of
-    none and one of 30,000; their number is no multiple of a neighbourhood's."""
-    degrees = [200 + 37 * i % 130 for i in range(8250)]
-    degrees[4000:4000] = [*[0] * 40, 30_000]
-    return graphs.from_degrees(degrees, 8200).to(device)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("rows", [long_rows, very_long_rows])
+@pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
 def test_units_from_a_counter(rows, score, method, dtype, cuda):
     graph = rows(cuda)
     operands = make_operands(score, graph, 1, 64, dtype)
     check_forward(method, score, graph, operands)
     check_backward(method, score, graph, operands)
-
-
-def rows_of_70(device: str, index: torch.dtype = torch.int32) -> graphs.Csr:
-    """And one of no edges, of one, of more than a piece has, and of a few batches."""
-    return graphs.from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device, index)
 
 
 def check_both(
@@ -135,14 +117,14 @@ def check_both(
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 30), (2, 32), (1, 100), (3, 128), (1, 256)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_of_any_shape(method, score, heads, head_dim, dtype, device):
-    graph = rows_of_70(device)
+    graph = graphs.rows_of_70(device)
     check_both(method, score, graph, heads, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_with_wide_indices(method, score, dtype, device):
-    graph = rows_of_70(device, torch.int64)
+    graph = graphs.rows_of_70(device, torch.int64)
     check_both(method, score, graph, 2, 64, dtype)
 
 
@@ -150,7 +132,7 @@ def test_long_rows_with_wide_indices(method, score, dtype, device):
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_a_bias_of_minus_infinity_is_no_edge(method, score, dtype, heads_by, device):
     """Neither one alone, nor a row's first batch, nor all that a row has."""
-    graph = rows_of_70(device)
+    graph = graphs.rows_of_70(device)
     operands = make_operands(score, graph, *heads_by(graph, dtype), dtype, edge_terms=True)
     is_edge = torch.ones(graph.num_edges, dtype=torch.bool, device=device)
     is_edge[0] = is_edge[70:110] = is_edge[140:210] = False
@@ -203,7 +185,7 @@ def test_small_pieces(method, score, heads, head_dim, dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
-@pytest.mark.parametrize("rows", [long_rows, very_long_rows])
+@pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
 def test_same_bits_whoever_takes_a_unit(rows, method, dtype, cuda):
     graph = rows(cuda)
     operands = make_operands("dot", graph, 3, 64, dtype)

@@ -32,11 +32,6 @@ cuda::Products products_of(const Compressed& graph, const at::Tensor& numbers) {
   return products_of(graph, numbers.unsqueeze(2), numbers.size(1));
 }
 
-// Not defined where it is of no bytes.
-at::Tensor scratch_of(size_t bytes, const at::Tensor& like) {
-  return bytes == 0 ? at::Tensor() : at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
-}
-
 at::Tensor of_edges(const Compressed& graph, int64_t heads, const at::TensorOptions& options) {
   return results_of_edges(graph.num_edges(), heads, graph.num_rows(), options);
 }
@@ -47,8 +42,10 @@ at::Tensor sddmm_with(const Compressed& graph, const at::Tensor& a, const at::Te
   const auto x = aligned(a), y = aligned(b);
   const int64_t heads = std::max(x.size(1), y.size(1));
   auto result = of_edges(graph, heads, x.options().dtype(accumulate_type(x.scalar_type())));
-  C10_CUDA_CHECK(cuda::sddmm(products_of(graph, x, heads), features_of(x, x.size(0) == 1), features_of(y), edges,
-                             result.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+  const auto product = products_of(graph, x, heads);
+  const auto scratch = scratch_of(cuda::sddmm_scratch(product), x);
+  C10_CUDA_CHECK(cuda::sddmm(product, features_of(x, x.size(0) == 1), features_of(y), edges, result.mutable_data_ptr(),
+                             writable(scratch), c10::cuda::getCurrentCUDAStream()));
   return result;
 }
 

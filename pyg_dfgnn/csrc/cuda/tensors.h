@@ -30,6 +30,11 @@ inline cuda::Index index_of(const at::Tensor& t) {
 inline const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 inline void* writable(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 
+// Memory for a kernel; not defined where it is of no bytes.
+inline at::Tensor scratch_of(size_t bytes, const at::Tensor& like) {
+  return bytes == 0 ? at::Tensor() : at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
+}
+
 // Kernels load features 16 bytes at a time; a view may begin anywhere.
 inline at::Tensor aligned(const at::Tensor& t) {
   return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 ? t : t.clone();

@@ -1,0 +1,153 @@
+// What GATv2's scores of edges and their derivatives are made of, by the lanes of a warp: lanes share the channels of
+// all heads of an edge, so that those of a head are neighbours. Several edges are on their way at a time, for which a
+// number of W is read once.
+#pragma once
+
+#include <type_traits>
+
+#include "logit.cuh"
+#include "v2_logits.h"
+
+namespace dfgnn::cuda {
+
+// S: the shape of a row of all heads, without loop.
+template <class S>
+constexpr int kV2Size = S::kSteps * S::kVec;
+template <class S>
+constexpr int kV2Edges = kV2Size<S> > 4 ? 2 : 4;  // on their way at a time
+
+template <class S>
+struct V2Terms : V2Logits {
+  using T = typename S::T;
+  using A = typename S::A;
+  int width, lanes;  // of a row of all heads; that have a head
+
+  explicit V2Terms(const V2Logits& task) : V2Logits(task), width(heads * channels), lanes(channels / S::kVec) {}
+
+  // The lane's channels in a row of A [width].
+  __device__ __forceinline__ Fragment<S> numbers(const void* row, int lane) const {
+    Fragment<S> x;
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) {
+      const int f = (s * S::kLanes + lane) * S::kVec;
+      const A* from = static_cast<const A*>(row) + f;
+#pragma unroll
+      for (int v = 0; v < S::kVec; v += kWide) {
+        if constexpr (kWide == 4) {
+          const float4 four = f < width ? __ldg(reinterpret_cast<const float4*>(from + v)) : float4{};
+          x.x[s * S::kVec + v] = four.x, x.x[s * S::kVec + v + 1] = four.y;
+          x.x[s * S::kVec + v + 2] = four.z, x.x[s * S::kVec + v + 3] = four.w;
+        } else {
+          x.x[s * S::kVec + v] = f < width ? __ldg(from + v) : A(0);
+        }
+      }
+    }
+    return x;
+  }
+  __device__ __forceinline__ Fragment<S> weights(int f, int lane) const {
+    return numbers(static_cast<const A*>(weight) + static_cast<int64_t>(f) * width, lane);
+  }
+  __device__ __forceinline__ const T* node(const void* x, int n) const {
+    return static_cast<const T*>(x) + static_cast<int64_t>(n) * width;
+  }
+  // Of features from f on.
+  template <int kCount>
+  __device__ __forceinline__ Fragment<Shape<T, kCount, 1, 1>> some_features(int64_t offset, int f) const {
+    Fragment<Shape<T, kCount, 1, 1>> some;
+    some.load(static_cast<const T*>(features) + offset + f, 0, kCount);
+    return some;
+  }
+  __device__ __forceinline__ int head(int s, int lane) const { return (s * S::kLanes + lane) * S::kVec / channels; }
+
+  // Where the features of the edge at position e begin: 0 where there are none, -1 where they are out of range.
+  __device__ __forceinline__ int64_t offset_of_features(int64_t e) const {
+    if (edge_dim == 0) return 0;
+    const int64_t found = eid[e];
+    return static_cast<uint64_t>(found) < static_cast<uint64_t>(num_features) ? found * edge_dim : -1;
+  }
+
+  // Calls visit(the number of features, f) so that all are visited, some at a time where rows of them are whole
+  // vectors.
+  template <class Visit>
+  __device__ __forceinline__ void for_features(int first, int last, const Visit& visit) const {
+    constexpr int kMany = sizeof(A) == 8 ? 2 : 4;
+    if (edge_dim % kMany == 0) {
+      for (int f = first; f < last; f += kMany) visit(std::integral_constant<int, kMany>(), f);
+    } else {
+      for (int f = first; f < last; ++f) visit(std::integral_constant<int, 1>(), f);
+    }
+  }
+
+  // Adds W f to what edges have.
+  template <int kCount>
+  __device__ __forceinline__ void add_features(Fragment<S> (&z)[kCount], const int64_t (&offsets)[kCount],
+                                               int lane) const {
+    for_features(0, edge_dim, [&](auto count, int f) {
+      constexpr int kAtOnce = decltype(count)::value;
+      Fragment<Shape<T, kAtOnce, 1, 1>> some[kCount];
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) some[u] = some_features<kAtOnce>(max(offsets[u], int64_t{0}), f);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const auto w = weights(f + j, lane);
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) z[u].add(some[u][j], w);
+      }
+    });
+  }
+
+ private:
+  static constexpr int kWide = S::kVec % 4 == 0 && sizeof(A) == 4 ? 4 : 1;
+};
+
+// Entries of a row by the lanes of a warp, 32 at a time, in its shared memory: their nodes, their edges, and where the
+// features of these begin (-1: of what is no edge). What those behind them take is on its way.
+template <class S, bool by_destination>
+class V2Batches {
+ public:
+  struct Storage {
+    int64_t edges[kWarp], offsets[kWarp];
+    int nodes[kWarp];
+  };
+
+  __device__ __forceinline__ V2Batches(const V2Terms<S>& terms, const Range& entries, Storage& storage)
+      : terms_(terms), storage_(storage), end_(entries.end) {
+    load(entries.begin);
+    advance(entries.begin + kWarp);
+  }
+
+  // The batch that begins there: one after the other.
+  __device__ __forceinline__ void take(int64_t first) {
+    const int lane = threadIdx.x % kWarp;
+    __syncwarp();
+    storage_.nodes[lane] = node_;
+    storage_.edges[lane] = edge_;
+    storage_.offsets[lane] = offset_;
+    __syncwarp();
+    advance(first + 2 * kWarp);
+  }
+
+ private:
+  __device__ __forceinline__ void load(int64_t first) {
+    const int64_t c = first + threadIdx.x % kWarp;
+    later_node_ = kNoNode, later_edge_ = 0;
+    if (c >= end_) return;
+    later_node_ =
+        checked_node(by_destination ? terms_.col[c] : terms_.row[c], by_destination ? terms_.num_src : terms_.num_dst);
+    later_edge_ = by_destination ? c : clamp_to(terms_.perm[c], terms_.num_edges - 1);
+  }
+
+  __device__ __forceinline__ void advance(int64_t later) {
+    node_ = later_node_, edge_ = later_edge_;
+    offset_ = node_ == kNoNode ? -1 : terms_.offset_of_features(edge_);
+    load(later);
+  }
+
+  const V2Terms<S>& terms_;
+  Storage& storage_;
+  const int64_t end_;
+  int node_, later_node_;
+  int64_t edge_, later_edge_, offset_;
+};
+
+}  // namespace dfgnn::cuda
