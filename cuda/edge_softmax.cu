@@ -1,5 +1,5 @@
 // A warp takes a row, 32 heads at a time: its numbers are neighbours in memory, and so are those of its lanes. Of long
-// rows the warps of a block take slices, and sums are of doubles, as a lane adds up thousands of numbers one by one; of
+// rows the warps of a block take slices, and sums are of doubles, as a lane adds up thousands of numbers; of
 // very long ones, blocks take pieces (row_units.cuh), and a second kernel finishes them. Of graphs of short rows a
 // thread takes a row of a head.
 #include <algorithm>

@@ -1,4 +1,4 @@
-// sddmm and what is made of edges like it, by runs of edges; spmm by rows.
+// sddmm and what is made of edges like it, by runs of edges or by rows; spmm by rows.
 #include "edges.cuh"
 #include "products.h"
 #include "sddmm_rows.cuh"
@@ -232,8 +232,7 @@ bool terms_fit(Type type, const FeaturesOfEdges& edges, int lanes) {
                            : FeatureTerms<__half, true>::fits(edges.width, lanes);
 }
 
-bool goes_by_rows(const Products& graph) { return edges_go_by_rows(graph.num_rows, graph.num_nodes, graph.num_edges); }
-EdgeRows rows_of(const Products& graph) { return {graph.ptr, graph.num_rows, graph.num_edges}; }
+EdgeRows rows_of(const Products& graph) { return {graph.ptr, graph.num_rows, graph.num_nodes, graph.num_edges}; }
 
 cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const Features& b,
                                const FeaturesOfEdges* edges, void* result, void* scratch, int lanes,
@@ -247,11 +246,11 @@ cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const F
     auto* to = static_cast<typename S::A*>(result);
     const auto launch = [&]<bool kTerms>() {
       if constexpr (takes_heads<Wide>) {
-        if (goes_by_rows(graph)) {
+        if (const EdgeRows rows = rows_of(graph); rows.takes()) {
           const auto launch_rows = [&](dim3 grid, const RowUnits& with, auto* kernel) {
             kernel<<<grid, RowUnits::kThreads, 0, stream>>>(typed, x, y, features, to, lanes, with);
           };
-          return rows_of(graph).launch(scratch, stream, sddmm_rows_kernel<Wide, kTerms>, launch_rows);
+          return rows.launch(scratch, stream, sddmm_rows_kernel<Wide, kTerms>, nullptr, launch_rows);
         }
         const EdgePlan plan = plan_edges(graph.num_edges);
         sddmm_heads_kernel<Wide, kTerms>
@@ -272,14 +271,14 @@ bool goes_by_long_rows(const Products& graph, bool sum_heads) {
 
 }  // namespace
 
-size_t sddmm_scratch(const Products& graph) { return goes_by_rows(graph) ? rows_of(graph).scratch_bytes() : 0; }
+size_t sddmm_scratch(const Products& graph) { return rows_of(graph).bytes(); }
 
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
                   void* result, void* scratch, cudaStream_t stream) {
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
   const int lanes = graph.head_dim * size_of(graph.type) / 16;  // a head's, in whole vectors
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
-  const bool by_heads = by_vectors && (graph.heads > 1 || (goes_by_rows(graph) && lanes >= 8)) &&
+  const bool by_heads = by_vectors && (graph.heads > 1 || (rows_of(graph).takes() && lanes >= 8)) &&
                         a.heads == graph.heads && b.heads == graph.heads && !a.one_node && lanes >= 4 &&
                         lanes <= kWarp && (lanes & (lanes - 1)) == 0;
   if (by_heads && (!edges || terms_fit(graph.type, *edges, lanes))) {
@@ -332,7 +331,10 @@ cudaError_t add_ends(const Products& graph, const void* a, const void* b, void* 
 
 size_t spmm_scratch(const Products& graph, bool sum_heads) {
   const int64_t numbers = int64_t{sum_heads ? 1 : graph.heads} * graph.head_dim;
-  if (goes_by_long_rows(graph, sum_heads)) return spmm_rows_bytes(operands_of(graph), graph.num_rows, numbers);
+  if (goes_by_long_rows(graph, sum_heads)) {
+    const RowPass pass = spmm_rows(operands_of(graph), graph.ptr, graph.num_rows, numbers);
+    return graph.type == Type::f64 ? pass.bytes<double>() : pass.bytes<float>();
+  }
   return spmm_numbers(graph.num_edges, numbers) * (graph.type == Type::f64 ? sizeof(double) : sizeof(float));
 }
 
@@ -343,7 +345,7 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
   if (graph.heads == 1 || sum_heads) {
     return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
       const auto product = spmm_of<typename S::T>(graph, weight, x, sum_heads, result, scratch);
-      return by_long_rows ? launch_spmm_rows<S>(operands, product, stream)
+      return by_long_rows ? launch_spmm_rows<S>(operands, product, scratch, stream)
                           : launch_spmm<Term::row, S>(operands, product, stream);
     });
   }
@@ -351,7 +353,7 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
   return for_type_and_shape(graph.type, by_vectors ? graph.heads * graph.head_dim : 1, [&]<class S>() {
     const auto product = spmm_of<typename S::T>(graph, weight, x, false, result, scratch);
-    return by_long_rows ? launch_spmm_heads_rows<S>(operands, product, stream)
+    return by_long_rows ? launch_spmm_heads_rows<S>(operands, product, scratch, stream)
                         : launch_spmm_heads<S>(operands, product, stream);
   });
 }

@@ -113,7 +113,7 @@ struct UnitCounters {
 
   static size_t bytes(int heads) { return kFlag + (heads <= kMostHeads ? 2 * heads * kCount * sizeof(unsigned) : 0); }
   static unsigned* of_launch(unsigned* flag, int launch, int heads) {
-    return heads <= kMostHeads ? flag + kFlag / sizeof(unsigned) + launch * heads * kCount : nullptr;
+    return flag && heads <= kMostHeads ? flag + kFlag / sizeof(unsigned) + launch * heads * kCount : nullptr;
   }
 };
 

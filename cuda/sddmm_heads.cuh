@@ -6,7 +6,7 @@
 
 namespace dfgnn::cuda {
 
-// Shapes of the rows of several heads that have `lanes` >= 4 each, a power of two.
+// Shapes of rows of heads that have `lanes` >= 4 each, a power of two, and 8 together.
 template <class S>
 constexpr bool takes_heads = S::kVec > 1 && S::kLanes >= 8;
 

@@ -2,7 +2,7 @@
 // warp holds the destination's own features.
 #pragma once
 
-#include "edge_rows.cuh"
+#include "row_pass.cuh"
 #include "sddmm_heads.cuh"
 
 namespace dfgnn::cuda {

@@ -1,6 +1,7 @@
 // SpMM of long rows, a warp each (row_units.cuh): what neighbours gather lies in the cache of their multiprocessor.
 #pragma once
 
+#include "row_pass.cuh"
 #include "row_sum.cuh"
 #include "spmm.cuh"
 
@@ -79,63 +80,46 @@ __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 4
   });
 }
 
-// The graph as units see it: one head of `width` numbers.
-inline Attention one_head(const Attention& a, int64_t width) {
-  Attention one = a;
-  one.heads = 1;
-  one.head_dim = static_cast<int>(width);
-  return one;
+inline RowPass spmm_rows(const Attention& a, const Index& ptr, int64_t num_rows, int64_t width) {
+  return {ptr, num_rows, a.num_edges, width};
 }
 
-inline RowUnits plan_spmm_rows(const Attention& a, int64_t num_rows, int64_t width) {
-  return plan_units(one_head(a, width), num_rows, width);
-}
-
-inline size_t spmm_rows_bytes(const Attention& a, int64_t num_rows, int64_t width) {
-  const RowUnits units = plan_spmm_rows(a, num_rows, width);
-  const auto numbers = static_cast<int>(width);
-  return a.type == Type::f64 ? UnitScratch<double>::bytes(units, 1, numbers)
-                             : UnitScratch<float>::bytes(units, 1, numbers);
-}
-
-// By one of these kernels, in m.slots' memory, of as many bytes.
+// By one of these kernels, of rows of `width` numbers. scratch: of as many bytes as that pass says.
 template <class T, class Kernel>
-cudaError_t launch_spmm_units(const Attention& a, Spmm<T> m, int width, Kernel* kernel,
-                              std::type_identity_t<Kernel>* exact, cudaStream_t stream) {
+cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int width, Kernel* kernel,
+                             std::type_identity_t<Kernel>* exact, cudaStream_t stream) {
   if (m.num_rows == 0) return cudaSuccess;
-  const Attention one = one_head(a, width);
-  RowUnits units = plan_spmm_rows(a, m.num_rows, width);
-  const UnitScratch<typename Accumulate<T>::type> scratch(m.slots, 1, units);
-  m.slots = scratch.slots;
-  cudaError_t error = order_rows(units, m.ptr, a.num_edges, scratch.order, stream);
-  if (error != cudaSuccess) return error;
-  const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, m, with);
+  const RowPass pass = spmm_rows(a, m.ptr, m.num_rows, width);
+  m.slots = pass.template slots<typename Accumulate<T>::type>(scratch);
+  const auto launch = [&](dim3 grid, const RowUnits& units, auto* chosen) {
+    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, m, units);
   };
-  error = launch_units(units, one, m.num_rows, 1, scratch.counters, stream, kernel, exact, launch);
+  const cudaError_t error = pass.launch(scratch, stream, kernel, exact, launch);
   if (error != cudaSuccess) return error;
-  Merge<T, false> merge{m.ptr, m.num_rows, a.num_edges, units, 1, scratch.slots, width, width};
+  Merge<T, false> merge{m.ptr, m.num_rows, a.num_edges, pass.units(), 1, m.slots, width, width};
   merge.rows[merge.results++] = static_cast<T*>(m.result);
   return launch_merge(merge, stream);
 }
 
 template <class S>
-cudaError_t launch_spmm_rows(const Attention& a, const Spmm<typename S::T>& m, cudaStream_t stream) {
+cudaError_t launch_spmm_rows(const Attention& a, const Spmm<typename S::T>& m, void* scratch, cudaStream_t stream) {
   auto* by_vectors = spmm_rows_kernel<S, VectorSum<S>>;
   if constexpr (kTensorRows<S>) {
     if (has_tensor_sums<S>(a)) {
-      return launch_spmm_units(a, m, a.head_dim, spmm_rows_kernel<S, TensorSum<S>>, by_vectors, stream);
+      auto* by_tensors = spmm_rows_kernel<S, TensorSum<S>>;
+      return launch_spmm_pass(a, m, scratch, a.head_dim, by_tensors, by_vectors, stream);
     }
   }
-  return launch_spmm_units(a, m, a.head_dim, by_vectors, nullptr, stream);
+  return launch_spmm_pass(a, m, scratch, a.head_dim, by_vectors, nullptr, stream);
 }
 
 // S: the shape of a row of all heads.
 template <class S>
-cudaError_t launch_spmm_heads_rows(const Attention& a, const Spmm<typename S::T>& m, cudaStream_t stream) {
+cudaError_t launch_spmm_heads_rows(const Attention& a, const Spmm<typename S::T>& m, void* scratch,
+                                   cudaStream_t stream) {
   using Wide = typename S::Wide;
   auto* kernel = m.position.data ? spmm_heads_rows_kernel<Wide, true> : spmm_heads_rows_kernel<Wide, false>;
-  return launch_spmm_units(a, m, a.heads * a.head_dim, kernel, nullptr, stream);
+  return launch_spmm_pass(a, m, scratch, a.heads * a.head_dim, kernel, nullptr, stream);
 }
 
 }  // namespace dfgnn::cuda

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "column_sums.h"
-#include "edge_rows.cuh"
 #include "edges.cuh"
 #include "merge.cuh"
+#include "row_pass.cuh"
 #include "shapes.cuh"
 #include "v2_gradients.cuh"
 
@@ -160,8 +160,7 @@ int64_t numbers_of_blocks(const V2Logits& task) {
   return rows * columns + column_sums_partial(rows, columns);
 }
 
-bool goes_by_rows(const V2Logits& task) { return edges_go_by_rows(task.num_dst, task.num_src, task.num_edges); }
-EdgeRows rows_of(const V2Logits& task) { return {task.rowptr, task.num_dst, task.num_edges}; }
+EdgeRows rows_of(const V2Logits& task) { return {task.rowptr, task.num_dst, task.num_src, task.num_edges}; }
 
 }  // namespace
 
@@ -172,17 +171,17 @@ bool v2_takes(Type type, int heads, int channels) {
          width <= (type == Type::f64 ? 128 : 512);
 }
 
-size_t v2_scratch(const V2Logits& task) { return goes_by_rows(task) ? rows_of(task).scratch_bytes() : 0; }
+size_t v2_scratch(const V2Logits& task) { return rows_of(task).bytes(); }
 
 cudaError_t v2_logits(const V2Logits& task, void* logits, void* scratch, cudaStream_t stream) {
   if (task.num_edges == 0 || task.num_dst == 0) return cudaSuccess;
   return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
     auto* to = static_cast<typename S::A*>(logits);
-    if (goes_by_rows(task)) {
+    if (const EdgeRows rows = rows_of(task); rows.takes()) {
       const auto launch = [&](dim3 grid, const RowUnits& units, auto* kernel) {
         kernel<<<grid, RowUnits::kThreads, 0, stream>>>(terms, to, units);
       };
-      return rows_of(task).launch(scratch, stream, v2_rows_kernel<S>, launch);
+      return rows.launch(scratch, stream, v2_rows_kernel<S>, nullptr, launch);
     }
     const EdgePlan plan = plan_edges(task.num_edges);
     v2_edges_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(terms, to, plan);

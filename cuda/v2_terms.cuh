@@ -3,6 +3,7 @@
 // number of W is read once.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "logit.cuh"
@@ -14,7 +15,7 @@ namespace dfgnn::cuda {
 template <class S>
 constexpr int kV2Size = S::kSteps * S::kVec;
 template <class S>
-constexpr int kV2Edges = kV2Size<S> > 4 ? 2 : 4;  // on their way at a time
+constexpr int kV2Edges = std::min(kV2Size<S> > 4 ? 2 : 4, S::kLanes);  // on their way at a time
 
 template <class S>
 struct V2Terms : V2Logits {

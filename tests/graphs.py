@@ -89,10 +89,10 @@ def spare_capacity() -> Csr:
 TILE_DEGREES = [*range(1, 71), *range(127, 131), *range(255, 258), 1000, 1025]
 
 
-def in_pieces() -> Csr:
+def in_pieces(short_rows: int = 0) -> Csr:
     """Rows that several blocks of a GPU share, and rows about as long as what one of them takes;
-    entries of no row behind them."""
-    graph = from_degrees([5, 9000, 0, 1024, 1025, 9000, 3], 60)
+    behind them so many of one edge, and entries of no row."""
+    graph = from_degrees([5, 9000, 0, 1024, 1025, 9000, 3] + [1] * short_rows, 60)
     spare = torch.full((3000,), 99, dtype=graph.col.dtype)
     return Csr(graph.rowptr, torch.cat([graph.col, spare]), graph.num_src)
 

@@ -88,9 +88,19 @@ V2_SHAPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "channels", "width"), V2_SHAPES)
-def test_shapes(heads, channels, width, dtype, device):
-    csr = graphs.from_degrees([0, 1, 3, 9, 17, 40, 300], 60).to(device)
+@pytest.mark.parametrize(
+    "degrees", [[0, 1, 3, 9, 17, 40, 300], [0, 1, 2, 33, 0, 5, 8]], ids=["long", "short"]
+)
+def test_shapes(degrees, heads, channels, width, dtype, device):
+    csr = graphs.from_degrees(degrees, 60).to(device)
     check_v2(csr, v2_operands(csr, heads, channels, width, dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
+def test_rows_from_a_counter(rows, dtype, cuda):
+    csr = rows(cuda)
+    check_v2(csr, v2_operands(csr, 1, 16, 4, dtype))
 
 
 def test_chunks(device):
@@ -143,11 +153,15 @@ def test_same_bits_in_every_run(name, create_graph, device):
         torch.testing.assert_close(second, first_second)
 
 
-@pytest.mark.parametrize(("what", "number"), [("col", 99), ("col", -1), ("eid", 999), ("eid", -7)])
-@pytest.mark.parametrize("order", [1, 2])
-def test_edges_that_are_out_of_range(what, number, order, device):
+@pytest.mark.parametrize(
+    ("what", "number"), [("col", 999), ("col", -1), ("eid", 1 << 30), ("eid", -7)]
+)
+@pytest.mark.parametrize(
+    ("make", "order"), [(graphs.mixed, 1), (graphs.mixed, 2), (graphs.rows_of_70, 1)]
+)
+def test_edges_that_are_out_of_range(what, number, make, order, device):
     """NaN, and no gradient goes through them; that of all others is as without them."""
-    csr = graphs.mixed(device)
+    csr = make(device)
     graph, at = graph_of(csr), torch.arange(0, csr.num_edges, 5, device=device)
     bad = graph._replace(**{what: getattr(graph, what).index_fill(0, at, number)})
     operands = v2_operands(csr)
@@ -188,6 +202,21 @@ def test_entries_before_the_first_row(device):
     rowptr, col = torch.tensor([1, 2], device=device), torch.zeros(3, device=device).long()
     found = torch.ops.dfgnn.additive_v2_logits(rowptr, col, x_dst=x, x_src=x, att=att)
     assert found.tolist() == [[0, 0], [8, 8], [0, 0]]
+
+
+def test_entries_before_long_rows(device):
+    csr, before = graphs.rows_of_70(device), 3000
+    x_dst, x_src, att = v2_operands(csr, 8, 16, width=0)
+    found = torch.ops.dfgnn.additive_v2_logits(
+        csr.rowptr + before,
+        torch.nn.functional.pad(csr.col, (before, 0), value=1 << 30),
+        x_dst=x_dst,
+        x_src=x_src,
+        att=att,
+        negative_slope=SLOPE,
+    )
+    assert not found[:before].any()
+    torch.testing.assert_close(found[before:], v2_logits(csr, x_dst, x_src, att), rtol=0, atol=0)
 
 
 def test_no_destinations_but_entries(device):

@@ -103,6 +103,14 @@ def test_long_rows(op, dtype, device):
         check(op, csr, operands_of(op, csr, *shape, dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_rows_from_a_counter(op, dtype, cuda):
+    csr = graphs.long_rows(cuda)
+    for shape in ((1, 64, 8), (4, 16, 4)):
+        check(op, csr, operands_of(op, csr, *shape, dtype))
+
+
 @pytest.mark.parametrize("shape", [(1, 3, 2), (3, 2, 4)], ids=str)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_gradcheck(op, shape, device):
@@ -170,10 +178,11 @@ def test_same_bits_in_every_run(op, name, shape, device):
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 3), (8, 16, 8), (16, 32, 24), (8, 16, 32)], ids=str)
+@pytest.mark.parametrize("make", [graphs.mixed, graphs.rows_of_70])
 @pytest.mark.parametrize("op", OPERATORS)
-def test_edges_out_of_range(op, shape, device):
+def test_edges_out_of_range(op, make, shape, device):
     """NaN for what nodes or features that are not there are part of."""
-    csr = graphs.mixed(device)
+    csr = make(device)
     operands, edge = operands_of(op, csr, *shape), 20
     graph, wanted = graph_of(csr), call(op, csr, operands)
     wanted[edge if op == "message_sddmm" else csr.destinations()[edge]] = torch.nan

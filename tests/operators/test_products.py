@@ -7,8 +7,10 @@ import pytest
 import torch
 from calls import (
     DTYPES,
+    FORWARD_TOLERANCE,
     HEAD_DIMS,
     SHAPES,
+    assert_near,
     check_function,
     cpu_threads,
     normal,
@@ -141,8 +143,6 @@ def test_long_rows(shape, dtype, device):
     for transpose in (False, True):
         operands = weights(graph, (heads, heads), head_dim, transpose, dtype)
         check_spmm(graph, operands, transpose=transpose)
-        first, second = (spmm(graph, *operands, transpose=transpose) for _ in range(2))
-        assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -154,18 +154,27 @@ def test_rows_from_a_counter(rows, shape, dtype, cuda):
     for transpose in (False, True):
         operands = weights(graph, (heads, heads), head_dim, transpose, dtype)
         check_spmm(graph, operands, transpose=transpose)
+        first, second = (spmm(graph, *operands, transpose=transpose) for _ in range(2))
+        assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_not_finite(dtype, cuda):
-    """What a feature that is not finite does to its rows, and to no other number."""
+    """What a feature that is not finite, or a node that is not there, does to its rows, and to no
+    other number."""
     graph = graphs.very_long_rows(cuda)
     weight, x = weights(graph, (1, 1), 64, dtype=dtype)
     x[7, 0, 3], x[11, 0, 63] = torch.inf, torch.nan
-    found, wanted = spmm(graph, weight, x), expected_spmm(graph, weight, x)
+    wanted = expected_spmm(graph, weight, x)
+    edge = graph.num_edges // 2
+    wanted[graph.destinations()[edge]] = torch.nan
+    graph.col[edge] = 1 << 30
+    found = spmm(graph, weight, x).double()
     assert 0 < wanted.isnan().sum() < wanted.numel()
     torch.testing.assert_close(found.isnan(), wanted.isnan())
     torch.testing.assert_close(found.isinf(), wanted.isinf())
+    finite = wanted.isfinite()
+    assert_near(found[finite], wanted[finite], FORWARD_TOLERANCE[dtype], "finite sums")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -336,6 +345,22 @@ def test_col_out_of_range(make, edge, row, wrong, shape, index, device):
     torch.testing.assert_close(broken_y, y, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("shape", [(1, 64), (8, 16), (3, 5)], ids=str)
+def test_entries_before_the_first_row(shape, device):
+    """Are no edges, as those behind the last."""
+    (heads, head_dim), graph, before = shape, graphs.rows_of_70(device), 3000
+    a, b = ends(graph, (heads, heads), head_dim)
+    weight, x = weights(graph, (heads, heads), head_dim)
+    rowptr = graph.rowptr + before
+    col = torch.nn.functional.pad(graph.col, (before, 0), value=1 << 30)
+    found = torch.ops.dfgnn.sddmm(rowptr, col, a=a, b=b)
+    assert not found[:before].any()
+    torch.testing.assert_close(found[before:], sddmm(graph, a, b), rtol=0, atol=0)
+    after = torch.nn.functional.pad(weight, (0, 0, before, 0), value=torch.nan)
+    found = torch.ops.dfgnn.spmm(rowptr, col, weight=after, x=x)
+    torch.testing.assert_close(found, spmm(graph, weight, x), rtol=1e-5, atol=1e-5)
+
+
 SDDMM_MISTAKES = {
     "a": [
         lambda t: torch.cat([t, t[:1]]),
@@ -396,8 +421,10 @@ def test_transpose_needs_the_csc(device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (8, 16), (1, 520), (3, 5)])
 @pytest.mark.parametrize("sum_heads", [False, True])
-def test_rows_in_pieces(sum_heads, heads, head_dim, dtype, device):
-    graph = graphs.in_pieces().to(device)
+@pytest.mark.parametrize("short_rows", [0, 400])  # long in the mean, or not
+def test_rows_in_pieces(short_rows, sum_heads, heads, head_dim, dtype, device):
+    graph = graphs.in_pieces(short_rows).to(device)
+    check_sddmm(graph, ends(graph, (heads, heads), head_dim, dtype))
     operands = weights(graph, (heads, heads), head_dim, dtype=dtype)
     check_spmm(graph, operands, sum_heads=sum_heads)
     first, second = (spmm(graph, *operands, sum_heads=sum_heads) for _ in range(2))

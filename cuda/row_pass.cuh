@@ -1,0 +1,72 @@
+// A pass over rows of a compressed form, a warp each (row_units.cuh), for all heads at once.
+#pragma once
+
+#include "row_units.cuh"
+
+namespace dfgnn::cuda {
+
+class RowPass {
+ public:
+  // width: numbers that a piece of a row leaves in its slot.
+  RowPass(const Index& ptr, int64_t num_rows, int64_t num_edges, int64_t width)
+      : ptr_(ptr), num_rows_(num_rows), width_(static_cast<int>(width)) {
+    graph_.heads = 1;
+    graph_.num_edges = num_edges;
+    units_ = plan_units(graph_, num_rows, width);
+  }
+
+  // Of memory for counters, the rows' order and slots, of A.
+  template <class A>
+  size_t bytes() const {
+    return UnitScratch<A>::bytes(units_, 1, width_);
+  }
+  template <class A>
+  A* slots(void* memory) const {
+    return scratch<A>(memory).slots;
+  }
+  const RowUnits& units() const { return units_; }
+
+  // kernel, exact and launch(grid, units, kernel) are as launch_units() has them. Without memory, rows are in no order.
+  template <class Kernel, class Launch>
+  cudaError_t launch(void* memory, cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
+                     const Launch& launch) const {
+    RowUnits units = units_;
+    if (!memory) units.ordered = 0;
+    const auto places = scratch<float>(memory);  // of which the first two are the same for any numbers
+    const cudaError_t error = order_rows(units, ptr_, graph_.num_edges, places.order, stream);
+    if (error != cudaSuccess) return error;
+    unsigned* const counters = memory ? places.counters : nullptr;
+    return launch_units(units, graph_, num_rows_, 1, counters, stream, kernel, exact, launch);
+  }
+
+ private:
+  template <class A>
+  UnitScratch<A> scratch(void* memory) const {
+    return {memory, 1, units_};
+  }
+
+  const Index ptr_;
+  const int64_t num_rows_;
+  const int width_;
+  Attention graph_{};
+  RowUnits units_;
+};
+
+// Where results are of edges, and rows have some length: what is a row's own is there for all of its edges.
+class EdgeRows : public RowPass {
+ public:
+  EdgeRows(const Index& ptr, int64_t num_rows, int64_t num_nodes, int64_t num_edges)
+      : RowPass(ptr, num_rows, num_edges, 0),
+        takes_(num_nodes > 0 && num_edges >= kSome * num_rows),
+        are_long_(rows_are_long(num_rows, num_edges)) {}
+
+  bool takes() const { return takes_; }
+  size_t bytes() const { return takes_ && are_long_ ? RowPass::bytes<float>() : 0; }
+
+ private:
+  static constexpr int64_t kSome = 16;
+
+  const bool takes_, are_long_;
+};
+
+}  // namespace dfgnn::cuda
