@@ -264,9 +264,13 @@ cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const F
   });
 }
 
-// Whether a warp takes a row, one after another from counters.
-bool goes_by_long_rows(const Products& graph, bool sum_heads) {
-  return graph.num_nodes > 0 && (graph.heads == 1 || !sum_heads) && rows_are_long(graph.num_rows, graph.num_edges);
+// Whether a warp takes a row: where rows are long, and shorter ones whose nodes' are a vector a lane.
+bool goes_by_rows(const Products& graph, bool sum_heads) {
+  constexpr int64_t kSome = 16;
+  if (graph.num_nodes == 0 || (graph.heads > 1 && sum_heads)) return false;
+  const int64_t bytes = graph.head_dim * size_of(graph.type);
+  const bool is_vector = bytes % 16 == 0 && graph.heads * bytes <= 16 * kWarp && graph.type != Type::f64;
+  return rows_are_long(graph.num_rows, graph.num_edges) || (is_vector && graph.num_edges >= kSome * graph.num_rows);
 }
 
 }  // namespace
@@ -331,7 +335,7 @@ cudaError_t add_ends(const Products& graph, const void* a, const void* b, void* 
 
 size_t spmm_scratch(const Products& graph, bool sum_heads) {
   const int64_t numbers = int64_t{sum_heads ? 1 : graph.heads} * graph.head_dim;
-  if (goes_by_long_rows(graph, sum_heads)) {
+  if (goes_by_rows(graph, sum_heads)) {
     const RowPass pass = spmm_rows(operands_of(graph), graph.ptr, graph.num_rows, numbers);
     return graph.type == Type::f64 ? pass.bytes<double>() : pass.bytes<float>();
   }
@@ -341,20 +345,20 @@ size_t spmm_scratch(const Products& graph, bool sum_heads) {
 cudaError_t spmm(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
                  void* scratch, cudaStream_t stream) {
   const Attention operands = operands_of(graph);
-  const bool by_long_rows = goes_by_long_rows(graph, sum_heads);
+  const bool by_rows = goes_by_rows(graph, sum_heads);
   if (graph.heads == 1 || sum_heads) {
     return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
       const auto product = spmm_of<typename S::T>(graph, weight, x, sum_heads, result, scratch);
-      return by_long_rows ? launch_spmm_rows<S>(operands, product, scratch, stream)
-                          : launch_spmm<Term::row, S>(operands, product, stream);
+      return by_rows ? launch_spmm_rows<S>(operands, product, scratch, stream)
+                     : launch_spmm<Term::row, S>(operands, product, stream);
     });
   }
   // A shape of vectors is for heads that are whole vectors.
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
   return for_type_and_shape(graph.type, by_vectors ? graph.heads * graph.head_dim : 1, [&]<class S>() {
     const auto product = spmm_of<typename S::T>(graph, weight, x, false, result, scratch);
-    return by_long_rows ? launch_spmm_heads_rows<S>(operands, product, scratch, stream)
-                        : launch_spmm_heads<S>(operands, product, stream);
+    return by_rows ? launch_spmm_heads_rows<S>(operands, product, scratch, stream)
+                   : launch_spmm_heads<S>(operands, product, stream);
   });
 }
 

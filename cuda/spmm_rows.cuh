@@ -1,4 +1,5 @@
-// SpMM of long rows, a warp each (row_units.cuh): what neighbours gather lies in the cache of their multiprocessor.
+// SpMM of rows of some length, a warp each (row_units.cuh): what neighbours gather lies in the cache of their
+// multiprocessor.
 #pragma once
 
 #include "row_pass.cuh"

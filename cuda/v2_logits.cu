@@ -1,63 +1,30 @@
-// GATv2's scores of edges that have features, by runs of edges or by rows, and the launches of their derivatives
+// GATv2's scores of edges that have features, by runs of edges, and the launches of their derivatives
 // (v2_gradients.cuh).
 #include <algorithm>
 
 #include "column_sums.h"
 #include "edges.cuh"
 #include "merge.cuh"
-#include "row_pass.cuh"
 #include "shapes.cuh"
 #include "v2_gradients.cuh"
 
 namespace dfgnn::cuda {
 namespace {
 
-// The scores of an edge, by lanes that share its channels.
-template <class S>
-class V2Scores {
- public:
-  using A = typename S::A;
-
-  __device__ __forceinline__ V2Scores(const V2Terms<S>& terms, int lane)
-      : att_(terms.numbers(terms.att, lane)),
-        slope_(static_cast<A>(terms.negative_slope)),
-        lanes_(terms.lanes),
-        num_heads_(terms.heads),
-        is_first_(lane % terms.lanes == 0) {
-#pragma unroll
-    for (int s = 0; s < S::kSteps; ++s) heads_[s] = terms.head(s, lane);
-  }
-
-  // Where it is there; NaN where its ends and features are not known.
-  __device__ __forceinline__ void store(A* logits, const Fragment<S>& z, bool is_known, bool is_there) const {
-#pragma unroll
-    for (int s = 0; s < S::kSteps; ++s) {
-      A dot = A(0);
-#pragma unroll
-      for (int i = s * S::kVec; i < (s + 1) * S::kVec; ++i) dot += att_[i] * (z[i] > A(0) ? z[i] : slope_ * z[i]);
-      dot = lanes_sum(dot, lanes_);
-      if (is_there && is_first_ && heads_[s] < num_heads_) logits[heads_[s]] = is_known ? dot : A(NAN);
-    }
-  }
-
- private:
-  const Fragment<S> att_;
-  const A slope_;
-  const int lanes_, num_heads_;
-  const bool is_first_;  // of a head
-  int heads_[S::kSteps];
-};
-
-// By runs of edges.
 template <class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads)
-    v2_edges_kernel(V2Terms<S> terms, typename S::A* logits, EdgePlan plan) {
+    v2_logits_kernel(V2Terms<S> terms, typename S::A* logits, EdgePlan plan) {
   using A = typename S::A;
   constexpr int kCount = kV2Edges<S>;
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
   EdgeBatch& batch = batches[threadIdx.x / kWarp];
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
-  const V2Scores<S> scores(terms, lane);
+  const A slope = static_cast<A>(terms.negative_slope);
+  const auto att = terms.numbers(terms.att, lane);
+  const bool is_first = lane % terms.lanes == 0;  // of a head
+  int heads[S::kSteps];
+#pragma unroll
+  for (int s = 0; s < S::kSteps; ++s) heads[s] = terms.head(s, lane);
 
   clear_no_edges(terms, logits);
   for_edge_batches(terms, plan, batch, [&](int64_t first, int count) {
@@ -83,51 +50,16 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
       terms.add_features(z, offsets, lane);
 #pragma unroll
       for (int u = 0; u < kCount; ++u) {
-        const bool is_there = base + u * S::kGroups + group < count;
-        scores.store(logits + (first + at[u]) * terms.heads, z[u], is_known[u], is_there);
-      }
-    }
-  });
-}
-
-// By rows, where these have some length.
-template <class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(S::kSteps > 1 || S::kVec == 1 ? 1 : 16)))
-    v2_rows_kernel(const __grid_constant__ V2Terms<S> terms, typename S::A* logits, RowUnits units) {
-  using A = typename S::A;
-  using Batches = V2Batches<S, true>;
-  constexpr int kCount = kV2Edges<S>;
-  __shared__ typename Batches::Storage batch;
-  const int lane = threadIdx.x % S::kLanes, group = threadIdx.x / S::kLanes;
-  const V2Scores<S> scores(terms, lane);
-
-  clear_no_edges(terms, logits);
-  for_units(terms.rowptr, terms.num_dst, terms.num_edges, units, [&](int i, const Range& row, int64_t) {
-    Packed<S> own;
-    own.load(terms.node(terms.x_dst, i), lane, terms.width);
-    Batches ahead(terms, row, batch);
-    for (int64_t first = row.begin; first < row.end; first += kWarp) {
-      const int count = static_cast<int>(min(int64_t{kWarp}, row.end - first));
-      ahead.take(first);
-#pragma unroll 1
-      for (int base = 0; base < count; base += kCount * S::kGroups) {
-        Fragment<S> z[kCount];
-        int at[kCount];
-        int64_t offsets[kCount];
 #pragma unroll
-        for (int u = 0; u < kCount; ++u) {
-          at[u] = min(base + u * S::kGroups + group, count - 1);  // past the end, the last again
-          offsets[u] = batch.offsets[at[u]];
-          Packed<S> other;
-          other.load(terms.node(terms.x_src, max(batch.nodes[at[u]], 0)), lane, terms.width);
+        for (int s = 0; s < S::kSteps; ++s) {
+          A dot = A(0);
 #pragma unroll
-          for (int x = 0; x < kV2Size<S>; ++x) z[u].x[x] = own[x] + other[x];
-        }
-        terms.add_features(z, offsets, lane);
-#pragma unroll
-        for (int u = 0; u < kCount; ++u) {
-          const bool is_there = base + u * S::kGroups + group < count;
-          scores.store(logits + (first + at[u]) * terms.heads, z[u], offsets[u] >= 0, is_there);
+          for (int i = s * S::kVec; i < (s + 1) * S::kVec; ++i) {
+            dot += att[i] * (z[u][i] > A(0) ? z[u][i] : slope * z[u][i]);
+          }
+          dot = lanes_sum(dot, terms.lanes);
+          if (base + u * S::kGroups + group >= count || !is_first || heads[s] >= terms.heads) continue;
+          logits[(first + at[u]) * terms.heads + heads[s]] = is_known[u] ? dot : A(NAN);
         }
       }
     }
@@ -160,8 +92,6 @@ int64_t numbers_of_blocks(const V2Logits& task) {
   return rows * columns + column_sums_partial(rows, columns);
 }
 
-EdgeRows rows_of(const V2Logits& task) { return {task.rowptr, task.num_dst, task.num_src, task.num_edges}; }
-
 }  // namespace
 
 bool v2_takes(Type type, int heads, int channels) {
@@ -171,20 +101,12 @@ bool v2_takes(Type type, int heads, int channels) {
          width <= (type == Type::f64 ? 128 : 512);
 }
 
-size_t v2_scratch(const V2Logits& task) { return rows_of(task).bytes(); }
-
-cudaError_t v2_logits(const V2Logits& task, void* logits, void* scratch, cudaStream_t stream) {
+cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
   if (task.num_edges == 0 || task.num_dst == 0) return cudaSuccess;
+  const EdgePlan plan = plan_edges(task.num_edges);
   return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
-    auto* to = static_cast<typename S::A*>(logits);
-    if (const EdgeRows rows = rows_of(task); rows.takes()) {
-      const auto launch = [&](dim3 grid, const RowUnits& units, auto* kernel) {
-        kernel<<<grid, RowUnits::kThreads, 0, stream>>>(terms, to, units);
-      };
-      return rows.launch(scratch, stream, v2_rows_kernel<S>, nullptr, launch);
-    }
-    const EdgePlan plan = plan_edges(task.num_edges);
-    v2_edges_kernel<S><<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(terms, to, plan);
+    v2_logits_kernel<S>
+        <<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(terms, static_cast<typename S::A*>(logits), plan);
     return cudaGetLastError();
   });
 }

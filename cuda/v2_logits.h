@@ -27,9 +27,7 @@ struct V2Logits {
 bool v2_takes(Type type, int heads, int channels);
 
 // logits A [num_edges, heads] of every entry that belongs to a row: NaN where a node or features are out of range.
-// scratch: of as many bytes as v2_scratch says.
-size_t v2_scratch(const V2Logits& task);
-cudaError_t v2_logits(const V2Logits& task, void* logits, void* scratch, cudaStream_t stream);
+cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream);
 
 // From grad A [num_edges, heads], of which edges that are out of range have no part: T grad_x_dst, grad_x_src and
 // grad_features (written where an edge has them), and A grad_terms [1 + edge_dim, heads * channels], of which

@@ -78,9 +78,7 @@ at::Tensor v2_logits_cuda(const V2Operands& o) {
   const c10::cuda::CUDAGuard guard(o.x_src.device());
   const Task t(o);
   const auto logits = results_of_edges(o.num_edges(), o.att.size(0), t.task.num_dst, t.att.options());
-  const auto scratch = scratch_of(cuda::v2_scratch(t.task), t.x_src);
-  C10_CUDA_CHECK(
-      cuda::v2_logits(t.task, logits.mutable_data_ptr(), writable(scratch), c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(cuda::v2_logits(t.task, logits.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return logits;
 }
 
