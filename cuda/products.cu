@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 
 template <class T>
 Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bool sum_heads, void* result,
-                void* scratch) {
+                void* slots) {
   using A = typename Accumulate<T>::type;
   Spmm<T> product{};
   product.ptr = graph.ptr;
@@ -182,7 +182,7 @@ Spmm<T> spmm_of(const Products& graph, const void* weight, const Features& x, bo
   product.factor = A(1);
   product.result = result;
   product.sum_heads = sum_heads;
-  product.slots = static_cast<A*>(scratch);
+  product.slots = static_cast<A*>(slots);
   return product;
 }
 
@@ -264,7 +264,7 @@ cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const F
   });
 }
 
-// Whether a warp takes a row: where rows are long, and shorter ones whose nodes' are a vector a lane.
+// Whether a warp takes a row: where rows are long, and shorter ones where what is summed up is a vector a lane.
 bool goes_by_rows(const Products& graph, bool sum_heads) {
   constexpr int64_t kSome = 16;
   if (graph.num_nodes == 0 || (graph.heads > 1 && sum_heads)) return false;
@@ -346,9 +346,10 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
                  void* scratch, cudaStream_t stream) {
   const Attention operands = operands_of(graph);
   const bool by_rows = goes_by_rows(graph, sum_heads);
+  void* const slots = by_rows ? nullptr : scratch;
   if (graph.heads == 1 || sum_heads) {
     return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-      const auto product = spmm_of<typename S::T>(graph, weight, x, sum_heads, result, scratch);
+      const auto product = spmm_of<typename S::T>(graph, weight, x, sum_heads, result, slots);
       return by_rows ? launch_spmm_rows<S>(operands, product, scratch, stream)
                      : launch_spmm<Term::row, S>(operands, product, stream);
     });
@@ -356,7 +357,7 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
   // A shape of vectors is for heads that are whole vectors.
   const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
   return for_type_and_shape(graph.type, by_vectors ? graph.heads * graph.head_dim : 1, [&]<class S>() {
-    const auto product = spmm_of<typename S::T>(graph, weight, x, false, result, scratch);
+    const auto product = spmm_of<typename S::T>(graph, weight, x, false, result, slots);
     return by_rows ? launch_spmm_heads_rows<S>(operands, product, scratch, stream)
                    : launch_spmm_heads<S>(operands, product, stream);
   });
