@@ -70,7 +70,7 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
 }
 
 template <Summed summed, Score score, class S, class Sum>
-__global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8 ? 1 : 24)
+__global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(24)))
     columns_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g, RowUnits units,
                    typename S::A* slots, const EdgeStore<typename S::A> store) {
   for_units(a.colptr, a.num_src, a.num_edges, units, [&](int j, const Range& entries, int64_t slot) {

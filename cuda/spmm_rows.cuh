@@ -10,7 +10,7 @@ namespace dfgnn::cuda {
 
 // One head.
 template <class S, class Sum>
-__global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8 ? 1 : 24)
+__global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(24)))
     spmm_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Spmm<typename S::T> m,
                      RowUnits units) {
   using T = typename S::T;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 8
 
 // All heads at once (HeadsSum).
 template <class S, bool kPositions>
-__global__ void __launch_bounds__(RowUnits::kThreads, sizeof(typename S::A) == 4 && S::kSteps == 1 ? 28 : 1)
+__global__ void __launch_bounds__(RowUnits::kThreads, (S::kSteps == 1 ? warps_here<S>(28) : 1))
     spmm_heads_rows_kernel(const __grid_constant__ Typed<typename S::T> a,
                            const __grid_constant__ Spmm<typename S::T> m, RowUnits units) {
   using T = typename S::T;
