@@ -79,8 +79,8 @@ class OneLane {
   }
 };
 
-// Calls visit(k, e) with the entries of a row that are the lane's; k counts them. Of a row that the registers of a
-// head's lanes hold (is_kept) by a loop that compilers can unroll.
+// Calls visit(k, e) with the entries of a row that are the lane's; k counts them. Of the first ones, such as all of a
+// row that the registers of a head's lanes hold (is_kept), by a loop that compilers can unroll.
 template <int kCount, class Lanes, class Visit>
 __device__ __forceinline__ void for_first(const Lanes& lanes, const Range& row, const Visit& visit) {
 #pragma unroll

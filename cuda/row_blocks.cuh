@@ -16,7 +16,7 @@ struct RowPlan {
   RowUnits units{};      // says which pieces there are; the first blocks are for them
 };
 
-// About 256 edges a block, but a row for each warp and, more than that, enough blocks to fill the device.
+// About 256 edges a block and at least a row for each warp, but enough blocks to fill the device.
 inline RowPlan plan_rows(int64_t num_rows, int64_t num_edges) {
   constexpr int64_t kEdges = 256, kBlocks = 2048;
   int rows = 32;
