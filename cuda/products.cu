@@ -232,7 +232,20 @@ bool terms_fit(Type type, const FeaturesOfEdges& edges, int lanes) {
                            : FeatureTerms<__half, true>::fits(edges.width, lanes);
 }
 
-EdgeRows rows_of(const Products& graph) { return {graph.ptr, graph.num_rows, graph.num_nodes, graph.num_edges}; }
+// Heads are whole vectors of 16 bytes.
+bool has_vectors(const Products& graph) {
+  return graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
+}
+
+// A pass over rows, whose pieces leave so many numbers.
+RowPass pass_over(const Products& graph, int64_t numbers) {
+  return {graph.ptr, graph.num_rows, graph.num_edges, numbers};
+}
+
+// Whether a warp takes a row, of whose edges results are: what is the row's own is there for all of them.
+bool edges_go_by_rows(const Products& graph) {
+  return graph.num_nodes > 0 && rows_fill_warps(graph.num_rows, graph.num_edges);
+}
 
 cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const Features& b,
                                const FeaturesOfEdges* edges, void* result, void* scratch, int lanes,
@@ -246,11 +259,11 @@ cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const F
     auto* to = static_cast<typename S::A*>(result);
     const auto launch = [&]<bool kTerms>() {
       if constexpr (takes_heads<Wide>) {
-        if (const EdgeRows rows = rows_of(graph); rows.takes()) {
+        if (edges_go_by_rows(graph)) {
           const auto launch_rows = [&](dim3 grid, const RowUnits& with, auto* kernel) {
             kernel<<<grid, RowUnits::kThreads, 0, stream>>>(typed, x, y, features, to, lanes, with);
           };
-          return rows.launch(scratch, stream, sddmm_rows_kernel<Wide, kTerms>, nullptr, launch_rows);
+          return pass_over(graph, 0).launch(scratch, stream, sddmm_rows_kernel<Wide, kTerms>, nullptr, launch_rows);
         }
         const EdgePlan plan = plan_edges(graph.num_edges);
         sddmm_heads_kernel<Wide, kTerms>
@@ -266,23 +279,25 @@ cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const F
 
 // Whether a warp takes a row: where rows are long, and shorter ones where what is summed up is a vector a lane.
 bool goes_by_rows(const Products& graph, bool sum_heads) {
-  constexpr int64_t kSome = 16;
   if (graph.num_nodes == 0 || (graph.heads > 1 && sum_heads)) return false;
-  const int64_t bytes = graph.head_dim * size_of(graph.type);
-  const bool is_vector = bytes % 16 == 0 && graph.heads * bytes <= 16 * kWarp && graph.type != Type::f64;
-  return rows_are_long(graph.num_rows, graph.num_edges) || (is_vector && graph.num_edges >= kSome * graph.num_rows);
+  const bool is_vector =
+      has_vectors(graph) && int64_t{graph.heads} * graph.head_dim * size_of(graph.type) <= 16 * kWarp;
+  return rows_are_long(graph.num_rows, graph.num_edges) ||
+         (is_vector && rows_fill_warps(graph.num_rows, graph.num_edges));
 }
 
 }  // namespace
 
-size_t sddmm_scratch(const Products& graph) { return rows_of(graph).bytes(); }
+size_t sddmm_scratch(const Products& graph) {
+  const bool from_counters = edges_go_by_rows(graph) && rows_are_long(graph.num_rows, graph.num_edges);
+  return from_counters ? pass_over(graph, 0).bytes<float>() : 0;
+}
 
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
                   void* result, void* scratch, cudaStream_t stream) {
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
   const int lanes = graph.head_dim * size_of(graph.type) / 16;  // a head's, in whole vectors
-  const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
-  const bool by_heads = by_vectors && (graph.heads > 1 || (rows_of(graph).takes() && lanes >= 8)) &&
+  const bool by_heads = has_vectors(graph) && (graph.heads > 1 || (edges_go_by_rows(graph) && lanes >= 8)) &&
                         a.heads == graph.heads && b.heads == graph.heads && !a.one_node && lanes >= 4 &&
                         lanes <= kWarp && (lanes & (lanes - 1)) == 0;
   if (by_heads && (!edges || terms_fit(graph.type, *edges, lanes))) {
@@ -336,7 +351,7 @@ cudaError_t add_ends(const Products& graph, const void* a, const void* b, void* 
 size_t spmm_scratch(const Products& graph, bool sum_heads) {
   const int64_t numbers = int64_t{sum_heads ? 1 : graph.heads} * graph.head_dim;
   if (goes_by_rows(graph, sum_heads)) {
-    const RowPass pass = spmm_rows(operands_of(graph), graph.ptr, graph.num_rows, numbers);
+    const RowPass pass = pass_over(graph, numbers);
     return graph.type == Type::f64 ? pass.bytes<double>() : pass.bytes<float>();
   }
   return spmm_numbers(graph.num_edges, numbers) * (graph.type == Type::f64 ? sizeof(double) : sizeof(float));
@@ -355,8 +370,7 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
     });
   }
   // A shape of vectors is for heads that are whole vectors.
-  const bool by_vectors = graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
-  return for_type_and_shape(graph.type, by_vectors ? graph.heads * graph.head_dim : 1, [&]<class S>() {
+  return for_type_and_shape(graph.type, has_vectors(graph) ? graph.heads * graph.head_dim : 1, [&]<class S>() {
     const auto product = spmm_of<typename S::T>(graph, weight, x, false, result, slots);
     return by_rows ? launch_spmm_heads_rows<S>(operands, product, scratch, stream)
                    : launch_spmm_heads<S>(operands, product, stream);

@@ -52,21 +52,4 @@ class RowPass {
   RowUnits units_;
 };
 
-// Where results are of edges, and rows have some length: what is a row's own is there for all of its edges.
-class EdgeRows : public RowPass {
- public:
-  EdgeRows(const Index& ptr, int64_t num_rows, int64_t num_nodes, int64_t num_edges)
-      : RowPass(ptr, num_rows, num_edges, 0),
-        takes_(num_nodes > 0 && num_edges >= kSome * num_rows),
-        are_long_(rows_are_long(num_rows, num_edges)) {}
-
-  bool takes() const { return takes_; }
-  size_t bytes() const { return takes_ && are_long_ ? RowPass::bytes<float>() : 0; }
-
- private:
-  static constexpr int64_t kSome = 16;
-
-  const bool takes_, are_long_;
-};
-
 }  // namespace dfgnn::cuda

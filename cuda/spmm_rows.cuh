@@ -81,16 +81,12 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (S::kSteps == 1 ? warps_he
   });
 }
 
-inline RowPass spmm_rows(const Attention& a, const Index& ptr, int64_t num_rows, int64_t width) {
-  return {ptr, num_rows, a.num_edges, width};
-}
-
-// By one of these kernels, of rows of `width` numbers. scratch: of as many bytes as that pass says.
+// By one of these kernels, of rows of `width` numbers. scratch: of as many bytes as their pass says.
 template <class T, class Kernel>
 cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int width, Kernel* kernel,
                              std::type_identity_t<Kernel>* exact, cudaStream_t stream) {
   if (m.num_rows == 0) return cudaSuccess;
-  const RowPass pass = spmm_rows(a, m.ptr, m.num_rows, width);
+  const RowPass pass(m.ptr, m.num_rows, a.num_edges, width);
   m.slots = pass.template slots<typename Accumulate<T>::type>(scratch);
   const auto launch = [&](dim3 grid, const RowUnits& units, auto* chosen) {
     chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, m, units);

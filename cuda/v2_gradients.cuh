@@ -88,14 +88,15 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S, by_dest
       sum.zero();
       const auto take = [&](auto number, int base) {
         constexpr int kCount = decltype(number)::value;
+        static_assert(kWarp % (kCount * S::kGroups) == 0);  // of one batch, as `base` is a multiple
         Fragment<S> z[kCount];
         A ds[kCount][S::kSteps];
         int64_t offsets[kCount];
-        // Loads without a branch between them, all under way at a time: past the end, of some node and edge.
+        // Loads without a branch between them, all under way at a time: past the end of the row, of some node and edge.
 #pragma unroll
         for (int u = 0; u < kCount; ++u) {
-          const int at = base + u * S::kGroups + group, t = min(at, kWarp - 1);
-          offsets[u] = at < kWarp ? batch.offsets[t] : -1;
+          const int t = base + u * S::kGroups + group;
+          offsets[u] = batch.offsets[t];
           Packed<S> other;
           other.load(terms.node(other_x, max(batch.nodes[t], 0)), lane, terms.width);
 #pragma unroll
