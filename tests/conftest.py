@@ -73,7 +73,7 @@ def fused(monkeypatch):
     calls = []
     for module, name in (
         (pyg_dfgnn.nn.transformer_conv, "dot_attention"),
-        (pyg_dfgnn.nn.transformer_conv, "edge_softmax"),
+        (pyg_dfgnn.nn.transformer_conv, "message_attention"),
         (pyg_dfgnn.nn.transformer_conv, "attention_weights"),
         (pyg_dfgnn.nn.gat_conv, "additive_attention"),
         (pyg_dfgnn.nn.gat_conv, "attention_weights"),

@@ -54,11 +54,15 @@ inline void check_dimensions(const at::Tensor& t, const char* name, int64_t expe
   TORCH_CHECK(t.dim() == expected, name, ": expected ", expected, " dimensions, got shape ", t.sym_sizes());
 }
 
-inline void check_features(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {
-  TORCH_CHECK(t.dim() == 3, name, ": expected a 3-dimensional tensor [nodes, heads, head size], got shape ", t.sizes());
+inline void check_like(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {
   TORCH_CHECK(t.scalar_type() == like.scalar_type(), name, ": expected the dtype of ", like_name, " (",
               like.scalar_type(), "), got ", t.scalar_type());
   check_device(t, name, like.device());
+}
+
+inline void check_features(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {
+  TORCH_CHECK(t.dim() == 3, name, ": expected a 3-dimensional tensor [nodes, heads, head size], got shape ", t.sizes());
+  check_like(t, name, like, like_name);
 }
 
 inline void check_type_of_features(const at::Tensor& x, const char* name) {
@@ -117,7 +121,7 @@ inline void check_seed(const at::Tensor& seed, const at::Device& device) {
 
 // Whether a call has the graph by source too.
 template <class Call>
-bool check_csc(const Call& call, int64_t num_src, const at::Device& device) {
+bool check_csc(const Call& call, const c10::SymInt& num_src, const at::Device& device) {
   const int given = call.colptr.has_value() + call.row.has_value() + call.perm.has_value();
   TORCH_CHECK(given == 0 || given == 3,
               "colptr, row, perm: expected all three of the CSC's tensors or none of them, got ", given);
@@ -125,12 +129,12 @@ bool check_csc(const Call& call, int64_t num_src, const at::Device& device) {
   check_index(*call.colptr, "colptr", call.rowptr, device);
   check_index(*call.row, "row", call.rowptr, device);
   check_index(*call.perm, "perm", call.rowptr, device);
-  TORCH_CHECK(call.colptr->numel() == num_src + 1, "colptr: expected [N_src + 1] = ", num_src + 1, " entries, got ",
-              call.colptr->numel());
-  TORCH_CHECK(call.row->numel() == call.col.numel(), "row: expected [E] = ", call.col.numel(), " entries, got ",
-              call.row->numel());
-  TORCH_CHECK(call.perm->numel() == call.col.numel(), "perm: expected [E] = ", call.col.numel(), " entries, got ",
-              call.perm->numel());
+  TORCH_CHECK(call.colptr->sym_numel() == num_src + 1, "colptr: expected [N_src + 1] = ", num_src + 1, " entries, got ",
+              call.colptr->sym_numel());
+  TORCH_CHECK(call.row->sym_numel() == call.col.sym_numel(), "row: expected [E] = ", call.col.sym_numel(),
+              " entries, got ", call.row->sym_numel());
+  TORCH_CHECK(call.perm->sym_numel() == call.col.sym_numel(), "perm: expected [E] = ", call.col.sym_numel(),
+              " entries, got ", call.perm->sym_numel());
   return true;
 }
 

@@ -23,7 +23,8 @@ at::Tensor dropout_mask_meta(const at::Tensor& seed, c10::SymInt num_edges, c10:
 
 }  // namespace
 
-at::Tensor dispatch_dropout_mask(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p) {
+at::Tensor dispatch_dropout_mask(const at::Tensor& seed, const c10::SymInt& num_edges, const c10::SymInt& heads,
+                                 double dropout_p) {
   static const auto op =
       find_operator<at::Tensor(const at::Tensor&, c10::SymInt, c10::SymInt, double)>("dfgnn::dropout_mask");
   return op.call(seed, num_edges, heads, dropout_p);

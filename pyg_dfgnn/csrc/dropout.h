@@ -9,6 +9,7 @@ namespace dfgnn {
 at::Tensor dropout_mask_cpu(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p);
 at::Tensor dropout_mask_cuda(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p);
 
-at::Tensor dispatch_dropout_mask(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p);
+at::Tensor dispatch_dropout_mask(const at::Tensor& seed, const c10::SymInt& num_edges, const c10::SymInt& heads,
+                                 double dropout_p);
 
 }  // namespace dfgnn

@@ -120,11 +120,6 @@ at::Tensor dispatch_sum(const Structure& g, T values, bool transpose) {
   return op.call(g.rowptr, g.col, values, g.colptr, g.row, g.perm, transpose);
 }
 
-at::Tensor dispatch_softmax(T rowptr, T col, T logits, double scale) {
-  static const auto op = find_operator<at::Tensor(T, T, T, double)>("dfgnn::edge_softmax");
-  return op.call(rowptr, col, logits, scale);
-}
-
 at::Tensor dispatch_softmax_bwd(T grad, T alpha, T rowptr, T col, double scale) {
   static const auto op = find_operator<at::Tensor(T, T, T, T, double)>("dfgnn::edge_softmax_bwd");
   return op.call(grad, alpha, rowptr, col, scale);
@@ -186,7 +181,7 @@ struct SumEdges : torch::autograd::Function<SumEdges> {
 struct EdgeSoftmax : torch::autograd::Function<EdgeSoftmax> {
   static Variable forward(AutogradContext* ctx, const Variable& logits, T rowptr, T col, double scale) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto alpha = dispatch_softmax(rowptr, col, logits, scale);
+    auto alpha = dispatch_edge_softmax(rowptr, col, logits, scale);
     ctx->save_for_backward({alpha, rowptr, col});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["dtype"] = logits.scalar_type();
@@ -197,17 +192,8 @@ struct EdgeSoftmax : torch::autograd::Function<EdgeSoftmax> {
     const auto saved = ctx->get_saved_variables();
     const auto &alpha = saved[0], &rowptr = saved[1], &col = saved[2], &grad = grads[0];
     const double scale = ctx->saved_data["scale"].toDouble();
-    at::Tensor found;
-    if (at::GradMode::is_enabled()) {
-      const Structure graph{rowptr, col, {}, {}, {}};
-      // Of what is no edge there may be anything.
-      const auto is_edge = SumEdges::to_edges(graph, at::ones_symint({rowptr.sym_size(0) - 1, 1}, alpha.options()));
-      const auto weighted = alpha * grad.masked_fill(is_edge == 0, 0);
-      const auto sum = SumEdges::to_edges(graph, dispatch_sum(graph, weighted, false));
-      found = scale * (weighted - alpha * sum);
-    } else {
-      found = dispatch_softmax_bwd(grad, alpha, rowptr, col, scale);
-    }
+    const auto found = at::GradMode::is_enabled() ? edge_softmax_gradient(rowptr, col, grad, alpha, scale)
+                                                  : dispatch_softmax_bwd(grad, alpha, rowptr, col, scale);
     return {found.to(ctx->saved_data["dtype"].toScalarType()), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
@@ -225,6 +211,20 @@ at::Tensor edge_softmax_autograd(T rowptr, T col, T logits, double scale) {
 }
 
 }  // namespace
+
+at::Tensor dispatch_edge_softmax(T rowptr, T col, T logits, double scale) {
+  static const auto op = find_operator<at::Tensor(T, T, T, double)>("dfgnn::edge_softmax");
+  return op.call(rowptr, col, logits, scale);
+}
+
+at::Tensor edge_softmax_gradient(T rowptr, T col, T grad, T alpha, double scale) {
+  const Structure graph{rowptr, col, {}, {}, {}};
+  // Of what is no edge there may be anything.
+  const auto is_edge = SumEdges::to_edges(graph, at::ones_symint({rowptr.sym_size(0) - 1, 1}, alpha.options()));
+  const auto weighted = alpha * grad.masked_fill(is_edge == 0, 0);
+  const auto sum = SumEdges::to_edges(graph, dispatch_sum(graph, weighted, false));
+  return scale * (weighted - alpha * sum);
+}
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   const std::string csc = kCscArguments;

@@ -20,6 +20,7 @@
 #include "checks.h"
 #include "find_operator.h"
 #include "products.h"
+#include "projection.h"
 #include "saved.h"
 
 namespace dfgnn {
@@ -28,74 +29,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-// Products with W of every node. On CUDA heads apart would take up to thirty times as long in W's gradient, a few large
-// sums: there it is one product with a matrix that is 0 between heads, or, where that is much more to do, one of some
-// nodes at a time.
-class Projection {
- public:
-  // x: [nodes, H, D], whose heads W has; made: the matrix that an earlier one of the same W has made, or undefined.
-  Projection(T w, T x, T made = {})
-      : w_(w), made_(made), heads_(x.sym_size(1)), size_(x.sym_size(2)), width_(w.sym_size(1)) {
-    constexpr int64_t kMatrix = 65536;
-    by_matrix_ =
-        x.is_cuda() && TORCH_GUARD_SIZE_OBLIVIOUS((heads_ * size_ * heads_ * width_).sym_le(c10::SymInt(kMatrix)));
-    // Its derivatives are made of W.
-    if (by_matrix_ && (!made_.defined() || at::GradMode::is_enabled())) made_ = make_matrix();
-  }
-
-  T made() const { return made_; }
-
-  // W^T x, [nodes, H, F] of x [nodes, H, D].
-  at::Tensor of(T x) const {
-    if (by_matrix_) return at::mm(x.flatten(1), made_).view_symint({x.sym_size(0), heads_, width_});
-    return to_nodes(at::matmul(to_parts(x), w_by_head()), x.sym_size(0));
-  }
-
-  // y + W z, [nodes, H, D] of z [nodes, H, F]; y is no one else's.
-  at::Tensor add_to(T y, T z) const {
-    if (!by_matrix_) return y + to_nodes(at::matmul(to_parts(z), w_by_head().mT()), z.sym_size(0));
-    const auto flat = y.flatten(1), features = z.flatten(1), transposed = made_.t();
-    const auto sum =
-        at::GradMode::is_enabled() ? at::addmm(flat, features, transposed) : flat.addmm_(features, transposed);
-    return sum.view_symint(y.sym_sizes());
-  }
-
-  // The gradient of W, [H D, F]: the sum over nodes of x z^T for each head.
-  at::Tensor gradient(T x, T z) const {
-    if (!by_matrix_) return at::matmul(to_parts(x).mT(), to_parts(z)).sum(0).reshape_symint(w_.sym_sizes());
-    const auto of_all = at::mm(x.flatten(1).t(), z.flatten(1)).view_symint({heads_, size_, heads_, width_});
-    return of_all.diagonal(0, 0, 2).permute({2, 0, 1}).reshape_symint(w_.sym_sizes());
-  }
-
- private:
-  at::Tensor w_by_head() const { return w_.reshape_symint({heads_, size_, width_}); }
-
-  // [H D, H F], 0 between heads.
-  at::Tensor make_matrix() const {
-    if (TORCH_GUARD_SIZE_OBLIVIOUS(heads_.sym_eq(1))) return w_;
-    auto blocks = at::zeros_symint({heads_, size_, heads_, width_}, w_.options());
-    blocks.diagonal(0, 0, 2).copy_(w_by_head().permute({1, 2, 0}));
-    return blocks.view_symint({heads_ * size_, heads_ * width_});
-  }
-
-  // [nodes, H, C] as [parts, H, nodes of a part, C], and back.
-  static at::Tensor to_parts(T x) {
-    if (!x.is_cuda()) return x.transpose(0, 1).unsqueeze(0);
-    constexpr int64_t kNodes = 2048;
-    const auto parts = (x.sym_size(0) + (kNodes - 1)) / kNodes;
-    const auto padded = at::constant_pad_nd_symint(x, {0, 0, 0, 0, 0, parts * kNodes - x.sym_size(0)});
-    return padded.view_symint({parts, kNodes, x.sym_size(1), x.sym_size(2)}).transpose(1, 2);
-  }
-
-  static at::Tensor to_nodes(T parts, const c10::SymInt& nodes) {
-    return parts.transpose(1, 2).flatten(0, 1).narrow_symint(0, 0, nodes);
-  }
-
-  at::Tensor w_, made_;
-  c10::SymInt heads_, size_, width_;
-  bool by_matrix_;
-};
 
 // What the operators that this is made of cannot know, or would call by other names; they check the rest.
 void check_messages(const Structure& g, T eid, T x, const char* name, T features, T projection) {
@@ -110,9 +43,7 @@ void check_messages(const Structure& g, T eid, T x, const char* name, T features
               "projection: expected shape [heads * head size, F] = [", x.sym_size(1) * x.sym_size(2), ", ",
               features.sym_size(1), "], got ", projection.sym_sizes());
   for (const auto& [t, its_name] : {std::pair<T, const char*>(features, "features"), {projection, "projection"}}) {
-    TORCH_CHECK(t.scalar_type() == x.scalar_type(), its_name, ": expected the dtype of ", name, " (", x.scalar_type(),
-                "), got ", t.scalar_type());
-    check_device(t, its_name, x.device());
+    check_like(t, its_name, x, name);
   }
 }
 

@@ -82,6 +82,13 @@ at::Tensor dispatch_edge_spmm(const at::Tensor& rowptr, const at::Tensor& eid, c
 at::Tensor dispatch_edge_spmm_t(const at::Tensor& rowptr, const at::Tensor& eid, const at::Tensor& weight,
                                 const at::Tensor& a, c10::SymInt rows);
 
+at::Tensor dispatch_edge_softmax(const at::Tensor& rowptr, const at::Tensor& col, const at::Tensor& logits,
+                                 double scale);
+
+// The gradient of edge_softmax's logits from that of its result, alpha, by operators that have derivatives.
+at::Tensor edge_softmax_gradient(const at::Tensor& rowptr, const at::Tensor& col, const at::Tensor& grad,
+                                 const at::Tensor& alpha, double scale);
+
 // The structure with its CSC, which is made where it is not given.
 Structure with_csc(Structure graph, const c10::SymInt& num_src);
 

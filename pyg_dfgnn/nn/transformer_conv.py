@@ -4,13 +4,19 @@ import typing
 from typing import Any, Optional, Union
 
 import torch
-import torch.nn.functional as F
 import torch_geometric.nn
 from torch import Tensor
 from torch_geometric.typing import OptTensor, PairTensor, SparseTensor
 
 from ..graph import Graph
-from ..ops import dot_attention, edge_softmax, message_sddmm, message_spmm, sddmm, spmm
+from ..ops import (
+    dot_attention,
+    message_attention,
+    message_sddmm,
+    message_spmm,
+    sddmm,
+    spmm,
+)
 from ._dtypes import dtype_of_sums, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features
 from ._fused import FusedConv, Given, NotGiven, no_fused_path, wide
@@ -201,16 +207,17 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
             features = edge_attr.view(graph.eid.size(0), self.lin_edge.weight.size(1))
             features = in_dtype_of(features, query)
             projection = in_dtype_of(self.lin_edge.weight, query)
+            if not with_weights:
+                out = message_attention(
+                    query, key, value, features, projection, graph, dropout_p=dropout_p
+                )
+                return out, None
             logits = message_sddmm(query, key, features, projection, graph)
         else:
             logits = sddmm(query, key, graph)
-        scale = self.out_channels**-0.5
         dtype = dtype_of_sums(value)
-        alpha: Optional[Tensor] = None
-        if with_weights:
-            dropped, alpha, _ = attention_weights(logits, graph, dropout_p, dtype, scale)
-        else:
-            dropped = F.dropout(in_dtype(edge_softmax(logits, graph, scale), dtype), dropout_p)
+        scale = self.out_channels**-0.5
+        dropped, alpha, _ = attention_weights(logits, graph, dropout_p, dtype, scale)
         if features is not None and projection is not None:
             return message_spmm(dropped, value, features, projection, graph), alpha
         return spmm(dropped, value, graph), alpha

@@ -30,6 +30,7 @@ from .attention import (
     cosine_attention,
     dot_attention,
     logits_attention,
+    message_attention,
 )
 from .products import (
     edge_sddmm,
@@ -59,6 +60,7 @@ __all__ = [
     "edge_spmm",
     "gat_scores",
     "logits_attention",
+    "message_attention",
     "message_sddmm",
     "message_spmm",
     "node_scores",

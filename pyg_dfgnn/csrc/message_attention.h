@@ -1,0 +1,36 @@
+// The kernels of attention over messages; see message_attention.cpp.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "products.h"
+
+namespace dfgnn {
+
+// Operands of a call, checked and contiguous. graph: by destination; q, k, v: T [nodes, H, D]; features: T [rows, F],
+// of edge e at eid[e]; weights: W as kernels read it (cuda/message_attention.h); seed: defined where dropout_p > 0.
+struct MessageAttention {
+  Compressed graph;
+  at::Tensor eid, q, k, v, features, weights;
+  double scale, dropout_p;
+  at::Tensor seed;
+};
+
+struct MessageResults {
+  at::Tensor out, lse;
+};
+
+struct MessageBackwardInputs {
+  at::Tensor grad_out, out, lse;
+  bool of_projection, of_features;  // whether what is made for their gradients is wanted
+};
+
+struct MessageGradients {
+  at::Tensor q, logits, weights;
+  at::Tensor by_logits, by_weights, features;  // of no elements where they are not wanted
+};
+
+MessageResults message_attention_fwd_cuda(const MessageAttention& call);
+MessageGradients message_attention_bwd_cuda(const MessageAttention& call, const MessageBackwardInputs& inputs);
+
+}  // namespace dfgnn

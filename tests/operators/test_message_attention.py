@@ -1,0 +1,396 @@
+"""Attention over messages x_j + W f_e, against plain float64 torch."""
+
+import graphs
+import pytest
+import torch
+from calls import DTYPES, SPARE, check_function, eid_of, normal
+from graphs import Csr
+from torch import Tensor
+
+import pyg_dfgnn
+from pyg_dfgnn import ops
+
+NAMES = ("q", "k", "v", "features", "projection")
+# Heads, head size and features of an edge. On CUDA the first ones have no kernels, and the others
+# heads of four lanes to a warp's, groups of 8 to 32 lanes, two vectors a lane, features of all of a
+# head's lanes or of some of them.
+SHAPES = [
+    (1, 1, 1), (3, 5, 2), (2, 16, 33), (8, 64, 8), (3, 24, 4), (2, 256, 4),
+    (1, 16, 8), (2, 16, 3), (3, 16, 1), (4, 16, 8), (8, 16, 8), (5, 16, 5), (1, 32, 16), (2, 32, 8),
+    (1, 64, 9), (4, 32, 8), (8, 32, 8), (3, 64, 17), (4, 64, 4), (1, 128, 64), (2, 128, 8),
+    (8, 8, 3), (4, 8, 4), (16, 16, 8),
+]  # fmt: skip
+MANY_EDGES = {"long_rows": graphs.long_rows, "rows_of_70": graphs.rows_of_70}
+
+
+def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
+    """Its edges' features lie in another order than the edges."""
+    sizes = {"num_dst": csr.num_dst, "num_src": csr.num_src}
+    return pyg_dfgnn.Graph(csr.rowptr, csr.col, eid_of(csr), **csr.csc(), **sizes)
+
+
+def operands_of(csr: Csr, heads: int, size: int, width: int, dtype=torch.float32):
+    return {
+        "q": normal(csr, csr.num_dst, heads, size, dtype=dtype),
+        "k": normal(csr, csr.num_src, heads, size, dtype=dtype).flip(0),
+        "v": normal(csr, csr.num_src, heads, size, dtype=dtype),
+        "features": normal(csr, csr.capacity + SPARE, width, dtype=dtype),
+        "projection": normal(csr, heads * size, width, dtype=dtype) / width**0.5,
+    }
+
+
+def call(csr: Csr, operands: dict[str, Tensor], **kwargs) -> Tensor:
+    return ops.message_attention(**operands, graph=graph_of(csr), **kwargs)
+
+
+def expected(csr: Csr, operands: dict[str, Tensor], scale=None, kept=None) -> Tensor:
+    into, col = csr.destinations(), csr.col[: csr.num_edges].long()
+    q, k, v, features, projection = operands.values()
+    eid = graph_of(csr).eid[: csr.num_edges].long()
+    edges = (features[eid] @ projection.t()).unflatten(1, q.shape[1:])
+    s = (q[into] * (k[col] + edges)).sum(-1) * (q.size(2) ** -0.5 if scale is None else scale)
+    index = into.unsqueeze(1).expand_as(s)
+    largest = s.new_zeros(csr.num_dst, s.size(1)).scatter_reduce(
+        0, index, s.detach(), "amax", include_self=False
+    )
+    p = (s - largest[into]).exp()
+    alpha = p / p.new_zeros(largest.shape).index_add(0, into, p)[into]
+    if kept is not None:
+        alpha = alpha * kept
+    terms = alpha.unsqueeze(-1) * (v[col] + edges)
+    return terms.new_zeros(csr.num_dst, *v.shape[1:]).index_add(0, into, terms)
+
+
+def check(csr: Csr, operands: dict[str, Tensor], kept=None, **kwargs) -> None:
+    """The result and the gradients of all operands."""
+    dtype = operands["q"].dtype
+    # What W makes of nodes, and sums of features, are of the dtype, too.
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    check_function(
+        lambda *t: call(csr, dict(zip(NAMES, t, strict=True)), **kwargs),
+        lambda *t: expected(csr, dict(zip(NAMES, t, strict=True)), kwargs.get("scale"), kept),
+        list(operands.values()),
+        dtype,
+        slack=2.0 if is_half else 1.0,
+    )
+
+
+@pytest.mark.parametrize("name", graphs.GRAPHS)
+def test_graphs(name, device):
+    csr = graphs.make(name, device)
+    for shape in ((3, 4, 5), (4, 16, 4), (8, 16, 8)):
+        check(csr, operands_of(csr, *shape))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes(shape, dtype, device):
+    csr = graphs.mixed(device)
+    check(csr, operands_of(csr, *shape, dtype))
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+def test_many_nodes(index, device):
+    """More than W meets at a time, and of a W that makes no matrix."""
+    csr = graphs.random(2500, 8, device, index)
+    for shape in ((8, 16, 8), (8, 16, 5), (8, 32, 16), (2, 128, 64)):
+        check(csr, operands_of(csr, *shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MANY_EDGES)
+def test_rows_in_pieces_and_from_counters(name, dtype, cuda):
+    csr = MANY_EDGES[name](cuda)
+    for shape in ((1, 64, 8), (8, 16, 8), (2, 16, 3), (4, 64, 4)):
+        check(csr, operands_of(csr, *shape, dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dropout_p", [0.3, 1.0])
+@pytest.mark.parametrize("shape", [(2, 5, 3), (3, 16, 4), (4, 64, 4)], ids=str)
+def test_dropout(shape, dropout_p, dtype, device):
+    """As dropout_mask has it, in the backward pass too."""
+    csr = graphs.mixed(device)
+    seed = torch.tensor([1234567890123], device=device)
+    mask = torch.ops.dfgnn.dropout_mask(seed, csr.capacity, shape[0], dropout_p)
+    kept = mask[: csr.num_edges].double() * (1 / (1 - dropout_p) if dropout_p < 1 else 0)
+    operands, graph = operands_of(csr, *shape, dtype), graph_of(csr)
+
+    def found(*t):
+        return torch.ops.dfgnn.message_attention(
+            graph.rowptr, graph.col, eid=graph.eid, **dict(zip(NAMES, t, strict=True)),
+            dropout_p=dropout_p, seed=seed, colptr=graph.colptr, row=graph.row, perm=graph.perm,
+        )  # fmt: skip
+
+    def wanted(*t):
+        return expected(csr, dict(zip(NAMES, t, strict=True)), kept=kept.to(t[0].dtype))
+
+    check_function(found, wanted, list(operands.values()), dtype)
+
+
+def test_another_mask_each_time(device):
+    csr = graphs.random(50, 8, device)
+    operands = operands_of(csr, 2, 16, 4)
+    first, second = (call(csr, operands, dropout_p=0.5) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.5, -1.0])
+def test_scale(scale, device):
+    csr = graphs.mixed(device)
+    for shape in ((2, 5, 3), (4, 16, 4)):
+        check(csr, operands_of(csr, *shape), scale=scale)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (2, 8, 3)], ids=str)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+def test_gradcheck(shape, dropout_p, device):
+    csr = graphs.mixed(device)
+    graph = graph_of(csr)
+    leaves = [t.requires_grad_() for t in operands_of(csr, *shape, torch.float64).values()]
+    seed = torch.tensor([7], device=device)
+
+    def function(*t):
+        return torch.ops.dfgnn.message_attention(
+            graph.rowptr, graph.col, eid=graph.eid, **dict(zip(NAMES, t, strict=True)),
+            dropout_p=dropout_p, seed=seed, colptr=graph.colptr, row=graph.row, perm=graph.perm,
+        )  # fmt: skip
+
+    assert torch.autograd.gradcheck(function, leaves, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3)], ids=str)
+def test_gradients_of_some(shape, device):
+    """Whatever else needs them, and whether or not these are to have gradients of their own."""
+    csr = graphs.mixed(device)
+    operands = operands_of(csr, *shape)
+    leaves = {k: t.clone().requires_grad_() for k, t in operands.items()}
+    given = torch.randn_like(call(csr, operands))
+    wanted = torch.autograd.grad(call(csr, leaves), list(leaves.values()), given)
+    for (name, leaf), gradient in zip(leaves.items(), wanted, strict=True):
+        y = call(csr, operands | {name: leaf})
+        (found,) = torch.autograd.grad(y, leaf, given, retain_graph=True)
+        torch.testing.assert_close(found, gradient, rtol=0, atol=0)
+        (found,) = torch.autograd.grad(y, leaf, given, create_graph=True)
+        torch.testing.assert_close(found, gradient, rtol=1e-4, atol=1e-4)
+    assert not call(csr, operands).requires_grad
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 4)], ids=str)
+def test_strides_and_offsets(shape, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(csr, *shape)
+    strided = {k: torch.stack([t, t], -1)[..., 0] for k, t in operands.items()}
+    shifted = {
+        k: torch.cat([t.new_zeros(1), t.flatten()])[1:].view_as(t) for k, t in operands.items()
+    }
+    wanted = call(csr, operands)
+    for others in (strided, shifted):
+        torch.testing.assert_close(call(csr, others), wanted, rtol=0, atol=0)
+        check(csr, others)
+
+
+def test_without_csc(device):
+    csr = graphs.mixed(device)
+    graph = graph_of(csr)._replace(colptr=None, row=None, perm=None)
+    leaves = {k: t.requires_grad_() for k, t in operands_of(csr, 4, 16, 4).items()}
+    found = torch.autograd.grad(
+        ops.message_attention(**leaves, graph=graph).sum(), list(leaves.values())
+    )
+    wanted = torch.autograd.grad(call(csr, leaves).sum(), list(leaves.values()))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 4)], ids=str)
+def test_where_nothing_is_recorded(shape, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(csr, *shape)
+    wanted = call(csr, operands)
+    with torch.inference_mode():
+        torch.testing.assert_close(call(csr, operands), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 4), (8, 16, 8), (2, 16, 4)], ids=str)
+@pytest.mark.parametrize("name", ["hub", "degrees_around_tiles"])
+def test_same_bits_in_every_run(name, shape, device):
+    csr = graphs.make(name, device)
+    operands = operands_of(csr, *shape)
+
+    def run() -> list[Tensor]:
+        leaves = {k: t.detach().requires_grad_() for k, t in operands.items()}
+        y = call(csr, leaves)
+        return [y.detach(), *torch.autograd.grad(y.sum(), list(leaves.values()))]
+
+    first = run()
+    for _ in range(3):
+        torch.testing.assert_close(run(), first, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (8, 16, 8), (2, 16, 4)], ids=str)
+@pytest.mark.parametrize("make", [graphs.mixed, graphs.rows_of_70])
+def test_edges_out_of_range(make, shape, device):
+    """NaN for the destination of an edge whose node or features are not there."""
+    csr = make(device)
+    operands, edge = operands_of(csr, *shape), 20
+    graph, wanted = graph_of(csr), call(csr, operands)
+    wanted[csr.destinations()[edge]] = torch.nan
+    for field in ("col", "eid"):
+        for wrong in (-1, 1 << 30):
+            index = getattr(graph, field).clone()
+            index[edge] = wrong
+            found = ops.message_attention(**operands, graph=graph._replace(**{field: index}))
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("factor", [0.0, 1e4], ids=["equal", "large"])
+def test_extreme_logits(factor, dtype, device):
+    """All the same, and so far apart that one edge has all of the weight."""
+    csr = graphs.mixed(device)
+    for shape in ((2, 5, 3), (4, 32, 8)):
+        operands = operands_of(csr, *shape, dtype)
+        found = call(csr, operands, scale=factor)
+        exact = {k: t.double() for k, t in operands.items()}
+        assert found.isfinite().all()
+        if factor == 0:
+            wanted = expected(csr, exact, 0.0)
+            tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+            torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_a_rows_only_edge_has_no_gradient_of_its_logit(device):
+    """Its weight is 1, whatever the logit: what roundings leave there, Adam makes steps of."""
+    csr = graphs.make("star_of_sources", device)
+    operands = {k: t.requires_grad_() for k, t in operands_of(csr, 4, 16, 4).items()}
+    y = call(csr, operands)
+    of_logits = torch.autograd.grad(y, [operands["q"], operands["k"]], torch.randn_like(y))
+    assert all((t == 0).all() for t in of_logits)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3)], ids=str)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_opcheck(shape, dropout_p, device):
+    csr = graphs.mixed(device)
+    given = {k: t.requires_grad_() for k, t in operands_of(csr, *shape).items()}
+    given |= {"eid": graph_of(csr).eid, "dropout_p": dropout_p} | csr.csc()
+    given |= {"seed": torch.tensor([3], device=device)}
+    operator = torch.ops.dfgnn.message_attention.default
+    torch.library.opcheck(operator, (csr.rowptr, csr.col), given)
+
+
+def test_opcheck_of_kernels(cuda):
+    csr = graphs.mixed(cuda)
+    given = operands_of(csr, 4, 16, 4) | {"eid": graph_of(csr).eid, "scale": 0.5}
+    forward = torch.ops.dfgnn.message_attention_fwd
+    torch.library.opcheck(forward.default, (csr.rowptr, csr.col), given)
+    out, lse = forward(csr.rowptr, csr.col, **given)
+    backward = torch.ops.dfgnn.message_attention_bwd
+    first = (out, out, lse, csr.rowptr, csr.col)
+    for wanted in (True, False):
+        wants = {"of_projection": wanted, "of_features": not wanted}
+        torch.library.opcheck(backward.default, first, given | wants)
+    for name, wrong in {
+        "projection": given["projection"][:, :1],
+        "eid": given["eid"][1:],
+        "k": given["k"][:, :1],
+        "v": given["v"][1:],
+        "features": given["features"][:, :3],
+        "dropout_p": 2.0,
+    }.items():
+        with pytest.raises(RuntimeError, match=rf"\b{name}: expected .*got "):
+            forward(csr.rowptr, csr.col, **given | {name: wrong})
+    for at, name in enumerate(("grad_out", "out", "lse")):
+        wrong = [t[1:] if i == at else t for i, t in enumerate(first)]
+        with pytest.raises(RuntimeError, match=rf"\b{name}: expected .*got "):
+            backward(*wrong, **given)
+    with pytest.raises(RuntimeError, match=r"seed: expected .*got "):
+        forward(csr.rowptr, csr.col, **given, dropout_p=0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(dtype, device):
+    csr = graphs.mixed(device)
+    for shape in ((2, 4, 3), (4, 16, 4)):
+        operands = operands_of(csr, *shape)
+        with torch.autocast(device, dtype):
+            found = call(csr, operands)
+        cast = {k: t.to(dtype) for k, t in operands.items()}
+        torch.testing.assert_close(found, call(csr, cast), rtol=0, atol=0)
+
+
+def test_compiles(device):
+    csr = graphs.mixed(device)
+    graph = graph_of(csr)
+    leaves = [t.requires_grad_() for t in operands_of(csr, 4, 16, 4).values()]
+
+    def run(function) -> list[Tensor]:
+        y = function(*leaves, graph)
+        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    compiled = torch.compile(ops.message_attention, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(run(compiled), run(ops.message_attention))
+
+
+def test_in_a_cuda_graph(cuda):
+    csr = graphs.mixed(cuda)
+    graph = graph_of(csr)
+    leaves = {k: t.requires_grad_() for k, t in operands_of(csr, 8, 16, 8).items()}
+
+    def run() -> list[Tensor]:
+        y = ops.message_attention(**leaves, graph=graph)
+        return [y, *torch.autograd.grad(y.square().sum(), list(leaves.values()))]
+
+    wanted = [t.detach().clone() for t in run()]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        found = run()
+    for t in found:
+        t.detach().zero_()
+    captured.replay()
+    torch.testing.assert_close([t.detach() for t in found], wanted, rtol=0, atol=0)
+
+
+MISTAKES = {
+    "q": [lambda t: t[:-1], lambda t: t.long(), lambda t: t[:, 0]],
+    "k": [lambda t: t[:, :1], lambda t: t[..., :1], lambda t: t.double(), lambda t: t[:, 0]],
+    "v": [lambda t: t[1:], lambda t: t[:, :1], lambda t: t.double(), lambda t: t[:, 0]],
+    "features": [lambda t: t.double(), lambda t: t[0], lambda t: t.to("meta")],
+    "projection": [
+        lambda t: t[1:],
+        lambda t: t[:, 1:],
+        lambda t: t.double(),
+        lambda t: t[0],
+        lambda t: t.to("meta"),
+    ],
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3)], ids=str)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_refused(name, shape, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(csr, *shape)
+    for mistake in MISTAKES[name]:
+        with pytest.raises(RuntimeError, match=rf"\b{name}: expected .*got "):
+            call(csr, operands | {name: mistake(operands[name])})
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 4)], ids=str)
+@pytest.mark.parametrize("grad", [True, False])
+def test_rest_refused(grad, shape, device):
+    csr = graphs.mixed(device)
+    operands = operands_of(csr, *shape)
+    operands["v"].requires_grad_(grad)
+    wrong = {"eid": graph_of(csr).eid[:1], "colptr": csr.csc()["colptr"][1:], "perm": None}
+    told = {"perm": "colptr, row, perm"}
+    for name, value in wrong.items():
+        with pytest.raises(RuntimeError, match=rf"^{told.get(name, name)}: expected .*got "):
+            ops.message_attention(**operands, graph=graph_of(csr)._replace(**{name: value}))
+    with pytest.raises(RuntimeError, match=r"dropout_p: expected .*got 1\.5"):
+        call(csr, operands, dropout_p=1.5)
