@@ -187,11 +187,6 @@ cudaError_t launch(const Attention& a, const MessageFeatures& edges, const Resul
   return error == cudaSuccess ? merge(pass, slots) : error;
 }
 
-int row_lanes(const Attention& a) {
-  const int bytes = a.type == Type::f64 ? 8 : a.type == Type::f32 ? 4 : 2;
-  return a.heads * (a.head_dim / message_vector(bytes));
-}
-
 }  // namespace
 
 size_t message_attention_fwd_scratch(const Attention& a) { return scratch_bytes(a, forward_numbers(a)); }
@@ -203,7 +198,7 @@ size_t message_attention_bwd_scratch(const Attention& a, const MessageFeatures& 
 cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edges, const Outputs& outputs,
                                   void* scratch, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  return for_message_type_and_shape(a.type, row_lanes(a), [&]<class S>() {
+  return for_message_type_and_shape(a, [&]<class S>() {
     using T = typename S::T;
     const int numbers = forward_numbers(a);
     const auto merge = [&](const RowPass& pass, auto* slots) {
@@ -219,7 +214,7 @@ cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edg
 cudaError_t message_attention_bwd(const Attention& a, const MessageFeatures& edges, const MessageGradients& g,
                                   void* scratch, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  return for_message_type_and_shape(a.type, row_lanes(a), [&]<class S>() {
+  return for_message_type_and_shape(a, [&]<class S>() {
     using T = typename S::T;
     const int numbers = backward_numbers(a, edges);
     const auto merge = [&](const RowPass& pass, auto* slots) {

@@ -327,11 +327,11 @@ class MessageLanes {
   const RowReader<TermShape> features_;
 };
 
-// Calls launch.operator()<S>() with the shape of a row of all heads of so many lanes.
+// Calls launch.operator()<S>() with the shape of a row of all heads.
 template <class T, class Launch>
-cudaError_t for_message_shape(int lanes, const Launch& launch) {
+cudaError_t for_message_shape(const Attention& a, const Launch& launch) {
   constexpr int kVec = message_vector(sizeof(T));
-  switch (message_row_lanes(lanes)) {
+  switch (message_row_lanes(a.heads * (a.head_dim / kVec))) {
     case 8:
       return launch.template operator()<Shape<T, kVec, 8, 1>>();
     case 16:
@@ -344,16 +344,16 @@ cudaError_t for_message_shape(int lanes, const Launch& launch) {
 }
 
 template <class Launch>
-cudaError_t for_message_type_and_shape(Type type, int lanes, const Launch& launch) {
-  switch (type) {
+cudaError_t for_message_type_and_shape(const Attention& a, const Launch& launch) {
+  switch (a.type) {
     case Type::f32:
-      return for_message_shape<float>(lanes, launch);
+      return for_message_shape<float>(a, launch);
     case Type::f16:
-      return for_message_shape<__half>(lanes, launch);
+      return for_message_shape<__half>(a, launch);
     case Type::bf16:
-      return for_message_shape<__nv_bfloat16>(lanes, launch);
+      return for_message_shape<__nv_bfloat16>(a, launch);
     default:
-      return for_message_shape<double>(lanes, launch);
+      return for_message_shape<double>(a, launch);
   }
 }
 

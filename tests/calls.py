@@ -9,6 +9,8 @@ import torch
 from graphs import Csr
 from torch import Tensor
 
+import pyg_dfgnn
+
 SCORES = ("dot", "cosine", "additive", "additive_v2")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 FAMILIES = {
@@ -58,10 +60,29 @@ def eid_of(csr: Csr) -> Tensor:
     return torch.randperm(csr.capacity + SPARE, generator=generator)[: csr.capacity].to(csr.col)
 
 
+def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
+    """Its edges' features lie in another order than the edges."""
+    sizes = {"num_dst": csr.num_dst, "num_src": csr.num_src}
+    return pyg_dfgnn.Graph(csr.rowptr, csr.col, eid_of(csr), **csr.csc(), **sizes)
+
+
 def normal(csr: Csr, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Random numbers on the graph's device, the same of a shape."""
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator).to(csr.col.device, dtype)
+
+
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A CUDA graph of what a call does, which it has done once before, and its results."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    return graph, results
 
 
 def make_operands(

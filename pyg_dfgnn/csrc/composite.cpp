@@ -30,7 +30,7 @@ class Composite {
     const auto grad_out = saved_.grad_out.to(type_);
     auto weight = p, dp = dispatch_sddmm(graph_, grad_out, a_.value.to(type_));
     if (a_.dropout_p > 0) {
-      const auto factor = dropout_factor();
+      const auto factor = dropout_factor(a_.seed, a_.num_edges(), a_.heads(), a_.dropout_p, type_);
       weight = weight * factor;
       dp = dp * factor;
     }
@@ -64,11 +64,6 @@ class Composite {
 
   at::Tensor slope(const at::Tensor& z) const {
     return at::where(z > 0, at::ones({}, z.options()), at::full({}, a_.negative_slope, z.options()));
-  }
-
-  at::Tensor dropout_factor() const {
-    const double kept = a_.dropout_p < 1 ? 1 / (1 - a_.dropout_p) : 0;
-    return dispatch_dropout_mask(a_.seed, a_.num_edges(), a_.heads(), a_.dropout_p).to(type_) * kept;
   }
 
   at::Tensor logits() {

@@ -2,6 +2,8 @@
 
 #include <torch/library.h>
 
+#include <limits>
+
 #include "checks.h"
 #include "find_operator.h"
 
@@ -28,6 +30,16 @@ at::Tensor dispatch_dropout_mask(const at::Tensor& seed, const c10::SymInt& num_
   static const auto op =
       find_operator<at::Tensor(const at::Tensor&, c10::SymInt, c10::SymInt, double)>("dfgnn::dropout_mask");
   return op.call(seed, num_edges, heads, dropout_p);
+}
+
+at::Tensor dropout_factor(const at::Tensor& seed, const c10::SymInt& num_edges, const c10::SymInt& heads,
+                          double dropout_p, at::ScalarType type) {
+  const double kept = dropout_p < 1 ? 1 / (1 - dropout_p) : 0;
+  return dispatch_dropout_mask(seed, num_edges, heads, dropout_p).to(type) * kept;
+}
+
+at::Tensor draw_seed(const at::Tensor& like) {
+  return at::randint(std::numeric_limits<int64_t>::max(), {1}, like.options().dtype(at::kLong).requires_grad(false));
 }
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {

@@ -10,7 +10,6 @@
 #include <torch/library.h>
 
 #include <cmath>
-#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -41,8 +40,7 @@ struct Setting {
 
   // What weights are multiplied by: 0 where dropped.
   at::Tensor kept(const at::Tensor& like) const {
-    const double kept = dropout_p < 1 ? 1 / (1 - dropout_p) : 0;
-    return dispatch_dropout_mask(seed, like.sym_size(0), like.sym_size(1), dropout_p).to(like.scalar_type()) * kept;
+    return dropout_factor(seed, like.sym_size(0), like.sym_size(1), dropout_p, like.scalar_type());
   }
 };
 
@@ -57,18 +55,24 @@ using Message = at::Tensor(T, T, T, T, T, T, T, O, O, O);
 using Forward = ForwardTensors(T, T, T, T, T, T, T, T, double, double, O);
 using Backward = BackwardTensors(T, T, T, T, T, T, T, T, T, T, T, double, double, O, bool, bool);
 
-// message_sddmm or message_spmm; `first` is a or the weight.
-at::Tensor dispatch_message(const char* name, const Setting& call, T first, T x, T features, T w) {
-  const auto op = find_operator<Message>(name);
+// Of messages of b or x, with the call's features and W.
+at::Tensor dispatch_message_sddmm(const Setting& call, T a, T b, const Operands& of) {
+  static const auto op = find_operator<Message>("dfgnn::message_sddmm");
   const auto& g = call.g;
-  return op.call(g.rowptr, g.col, call.eid, first, x, features, w, g.colptr, g.row, g.perm);
+  return op.call(g.rowptr, g.col, call.eid, a, b, of.features, of.w, g.colptr, g.row, g.perm);
+}
+
+at::Tensor dispatch_message_spmm(const Setting& call, T weight, T x, const Operands& of) {
+  static const auto op = find_operator<Message>("dfgnn::message_spmm");
+  const auto& g = call.g;
+  return op.call(g.rowptr, g.col, call.eid, weight, x, of.features, of.w, g.colptr, g.row, g.perm);
 }
 
 at::Tensor by_operators(const Setting& call, const Operands& x) {
-  const auto logits = dispatch_message("dfgnn::message_sddmm", call, x.q, x.k, x.features, x.w);
+  const auto logits = dispatch_message_sddmm(call, x.q, x.k, x);
   auto alpha = dispatch_edge_softmax(call.g.rowptr, call.g.col, logits, call.scale);
   if (call.dropout_p > 0) alpha = alpha * call.kept(alpha);
-  return dispatch_message("dfgnn::message_spmm", call, alpha, x.v, x.features, x.w);
+  return dispatch_message_spmm(call, alpha, x.v, x);
 }
 
 void check(const Setting& call, const Operands& x) {
@@ -179,9 +183,9 @@ struct MessageAttentionFunction : torch::autograd::Function<MessageAttentionFunc
   // By operators that have derivatives.
   static Parts by_operators(const Setting& call, const Operands& x, T dy) {
     const auto& g = call.g;
-    const auto logits = dispatch_message("dfgnn::message_sddmm", call, x.q, x.k, x.features, x.w);
+    const auto logits = dispatch_message_sddmm(call, x.q, x.k, x);
     const auto p = dispatch_edge_softmax(g.rowptr, g.col, logits, call.scale);
-    auto weights = p, dp = dispatch_message("dfgnn::message_sddmm", call, dy, x.v, x.features, x.w);
+    auto weights = p, dp = dispatch_message_sddmm(call, dy, x.v, x);
     if (call.dropout_p > 0) {
       const auto kept = call.kept(p);
       weights = weights * kept;
@@ -190,7 +194,7 @@ struct MessageAttentionFunction : torch::autograd::Function<MessageAttentionFunc
     const auto ds = edge_softmax_gradient(g.rowptr, g.col, dp, p, call.scale);
     const Projection projection(x.w, x.q);
     const auto rows = x.features.sym_size(0);
-    return {dispatch_message("dfgnn::message_spmm", call, ds, x.k, x.features, x.w),
+    return {dispatch_message_spmm(call, ds, x.k, x),
             ds,
             weights,
             dispatch_edge_spmm(g.rowptr, call.eid, ds, x.features),
@@ -207,10 +211,7 @@ std::pair<Setting, Operands> checked(T rowptr, T col, T eid, T q, T k, T v, T fe
   Operands x{q, k, v, features, w};
   check(call, x);
   call.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(q.sym_size(2).guard_int(__FILE__, __LINE__)));
-  if (dropout_p > 0 && !call.seed.defined()) {
-    const auto options = q.options().dtype(at::kLong).requires_grad(false);
-    call.seed = at::randint(std::numeric_limits<int64_t>::max(), {1}, options);
-  }
+  if (dropout_p > 0 && !call.seed.defined()) call.seed = draw_seed(q);
   return {call, x};
 }
 

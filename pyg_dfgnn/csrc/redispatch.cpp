@@ -1,6 +1,5 @@
-#include <limits>
-
 #include "call.h"
+#include "dropout.h"
 #include "find_operator.h"
 
 namespace dfgnn {
@@ -94,10 +93,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dispatch_csr_to_csc(T rowptr, T c
 }
 
 Call with_seed(Call call) {
-  if (call.dropout_p > 0.0 && !call.seed.has_value()) {
-    call.seed = at::randint(std::numeric_limits<int64_t>::max(), {1},
-                            call.value().options().dtype(at::kLong).requires_grad(false));
-  }
+  if (call.dropout_p > 0.0 && !call.seed.has_value()) call.seed = draw_seed(call.value());
   return call;
 }
 

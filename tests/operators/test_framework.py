@@ -11,6 +11,7 @@ from calls import (
     METHODS,
     SCORES,
     backward_arguments,
+    captured,
     gradients,
     make_operands,
     operator,
@@ -229,21 +230,13 @@ def test_cuda_graph(path, score, dropout_p, cuda):
         out, lse = run(path, score, graph, leaves, dropout_p=dropout_p)
         return out, lse, *torch.autograd.grad(out.sum() + lse.sum(), list(leaves.values()))
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        results = step()
-
+    replayed, results = captured(step)
     with torch.no_grad():
         for t in leaves.values():
             t.mul_(0.5).add_(0.25)
-    captured.replay()
+    replayed.replay()
     first = [t.clone() for t in results]
-    captured.replay()
+    replayed.replay()
     second = [t.clone() for t in results]
     if dropout_p:
         assert not torch.equal(first[0], second[0])

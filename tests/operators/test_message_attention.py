@@ -3,11 +3,10 @@
 import graphs
 import pytest
 import torch
-from calls import DTYPES, SPARE, check_function, eid_of, normal
+from calls import DTYPES, SPARE, captured, check_function, graph_of, normal
 from graphs import Csr
 from torch import Tensor
 
-import pyg_dfgnn
 from pyg_dfgnn import ops
 
 NAMES = ("q", "k", "v", "features", "projection")
@@ -21,12 +20,6 @@ SHAPES = [
     (8, 8, 3), (4, 8, 4), (16, 16, 8),
 ]  # fmt: skip
 MANY_EDGES = {"long_rows": graphs.long_rows, "rows_of_70": graphs.rows_of_70}
-
-
-def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
-    """Its edges' features lie in another order than the edges."""
-    sizes = {"num_dst": csr.num_dst, "num_src": csr.num_src}
-    return pyg_dfgnn.Graph(csr.rowptr, csr.col, eid_of(csr), **csr.csc(), **sizes)
 
 
 def operands_of(csr: Csr, heads: int, size: int, width: int, dtype=torch.float32):
@@ -342,17 +335,10 @@ def test_in_a_cuda_graph(cuda):
         return [y, *torch.autograd.grad(y.square().sum(), list(leaves.values()))]
 
     wanted = [t.detach().clone() for t in run()]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        found = run()
+    replayed, found = captured(run)
     for t in found:
         t.detach().zero_()
-    captured.replay()
+    replayed.replay()
     torch.testing.assert_close([t.detach() for t in found], wanted, rtol=0, atol=0)
 
 

@@ -3,11 +3,10 @@
 import graphs
 import pytest
 import torch
-from calls import DTYPES, SPARE, check_function, eid_of, normal
+from calls import DTYPES, SPARE, check_function, graph_of, normal
 from graphs import Csr
 from torch import Tensor
 
-import pyg_dfgnn
 from pyg_dfgnn import ops
 
 OPERATORS = ["message_sddmm", "message_spmm"]
@@ -18,12 +17,6 @@ SHAPES = [
     (4, 32, 8), (3, 32, 16), (4, 16, 64), (8, 16, 32), (4, 64, 16), (5, 64, 32), (2, 256, 40),
     (32, 16, 8), (16, 32, 24),
 ]  # fmt: skip
-
-
-def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
-    """Its edges' features lie in another order than the edges."""
-    sizes = {"num_dst": csr.num_dst, "num_src": csr.num_src}
-    return pyg_dfgnn.Graph(csr.rowptr, csr.col, eid_of(csr), **csr.csc(), **sizes)
 
 
 def operands_of(op: str, csr: Csr, heads: int, size: int, width: int, dtype=torch.float32):

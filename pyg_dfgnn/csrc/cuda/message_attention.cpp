@@ -20,16 +20,17 @@ MessageAttention align(MessageAttention call) {
 cuda::Attention operands_of(const MessageAttention& call) {
   const auto& graph = call.graph;
   check_sizes(graph.num_rows(), graph.num_nodes, call.q.size(1), call.q.size(2));
-  cuda::Attention a{};
-  a.type = type_of(call.q);
-  a.num_dst = graph.num_rows();
-  a.num_src = graph.num_nodes;
-  a.num_edges = graph.num_edges();
-  a.heads = static_cast<int>(call.q.size(1));
-  a.head_dim = static_cast<int>(call.q.size(2));
-  a.rowptr = index_of(graph.ptr);
-  a.col = index_of(graph.node);
-  a.dst = data_of(call.q);
+  const auto& q = call.q;
+  auto a = cuda::operands_of(cuda::Products{type_of(q),
+                                            graph.num_rows(),
+                                            graph.num_nodes,
+                                            graph.num_edges(),
+                                            static_cast<int>(q.size(1)),
+                                            static_cast<int>(q.size(2)),
+                                            index_of(graph.ptr),
+                                            index_of(graph.node),
+                                            {}});
+  a.dst = data_of(q);
   a.src = data_of(call.k);
   a.value = data_of(call.v);
   a.scale = call.scale;
