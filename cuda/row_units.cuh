@@ -228,44 +228,51 @@ __device__ __forceinline__ unsigned take_unit(const RowUnits& units) {
   }
 }
 
-// Calls visit(row, entries, slot) for the block's units, those of the heads that blockIdx.y stands for.
+// Calls visit(row, entries, slot) for the rows or pieces of a unit, by a warp, of which the thread is lane `lane`.
+template <class Visit>
+__device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int64_t num_entries, const RowUnits& units,
+                                         unsigned unit, int lane, const Visit& visit) {
+  // Of two rows of a segment, or of a run of rows, those that are wanted, a lane each; then one after another.
+  const bool pieces = unit < units.segments;
+  const int64_t begin = unit * units.segment, end = min(begin + units.segment, num_entries);
+  int64_t first, second;
+  if (pieces) {
+    int64_t found[2];
+    warp_find_rows<2>(ptr, num_rows, {begin, end - 1}, found);
+    first = found[0];
+    second = found[1];
+  } else {
+    first = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
+    if (units.order) first = units.order[first];
+    second = first + 1;
+  }
+  const auto row_of = [&](int t) { return t == 0 ? first : second + (t - 1); };
+  const auto is_wanted = [&](int t) {
+    if (t >= (pieces ? 2 : units.rows_per_unit) || row_of(t) >= num_rows || (t == 1 && second == first)) return false;
+    const int64_t size = row_range(ptr, row_of(t), num_entries).size();
+    return (units.segments > 0 && size > units.segment) == pieces && size >= units.shortest;
+  };
+#pragma unroll 1
+  for (unsigned left = __ballot_sync(kAllLanes, is_wanted(lane)); left != 0; left &= left - 1) {
+    const int64_t row = row_of(__ffs(left) - 1);
+    Range entries = row_range(ptr, row, num_entries);
+    int64_t slot = kWhole;
+    if (pieces) {
+      slot = 2 * static_cast<int64_t>(unit) + (entries.begin > begin);
+      entries = {max(entries.begin, begin), min(entries.end, end)};
+    }
+    visit(static_cast<int>(row), entries, slot);
+  }
+}
+
+// The same for the block's units, those of the heads that blockIdx.y stands for.
 template <class Visit>
 __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, int64_t num_entries,
                                           const RowUnits& units, const Visit& visit) {
   if (units.if_inexact && *units.inexact == 0) return;
 #pragma unroll 1
   for (unsigned unit = blockIdx.x; unit < units.count;) {
-    // Of two rows of a segment, or of a run of rows, those that are wanted, a lane each; then one after another.
-    const bool pieces = unit < units.segments;
-    const int64_t begin = unit * units.segment, end = min(begin + units.segment, num_entries);
-    int64_t first, second;
-    if (pieces) {
-      int64_t found[2];
-      warp_find_rows<2>(ptr, num_rows, {begin, end - 1}, found);
-      first = found[0];
-      second = found[1];
-    } else {
-      first = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
-      if (units.order) first = units.order[first];
-      second = first + 1;
-    }
-    const auto row_of = [&](int t) { return t == 0 ? first : second + (t - 1); };
-    const auto is_wanted = [&](int t) {
-      if (t >= (pieces ? 2 : units.rows_per_unit) || row_of(t) >= num_rows || (t == 1 && second == first)) return false;
-      const int64_t size = row_range(ptr, row_of(t), num_entries).size();
-      return (units.segments > 0 && size > units.segment) == pieces && size >= units.shortest;
-    };
-#pragma unroll 1
-    for (unsigned left = __ballot_sync(kAllLanes, is_wanted(threadIdx.x)); left != 0; left &= left - 1) {
-      const int64_t row = row_of(__ffs(left) - 1);
-      Range entries = row_range(ptr, row, num_entries);
-      int64_t slot = kWhole;
-      if (pieces) {
-        slot = 2 * static_cast<int64_t>(unit) + (entries.begin > begin);
-        entries = {max(entries.begin, begin), min(entries.end, end)};
-      }
-      visit(static_cast<int>(row), entries, slot);
-    }
+    for_unit(ptr, num_rows, num_entries, units, unit, threadIdx.x, visit);
     if (!units.next) return;
     unit = gridDim.x + take_unit(units);
   }

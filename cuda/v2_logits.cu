@@ -7,6 +7,7 @@
 #include "merge.cuh"
 #include "shapes.cuh"
 #include "v2_gradients.cuh"
+#include "v2_octet_gradients.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -87,9 +88,26 @@ int64_t blocks_with_sums(const V2Logits& task) {
 }
 
 // What they take of the workspace, and the sums over them after it, and what slots of pieces take after that.
-int64_t numbers_of_blocks(const V2Logits& task) {
-  const int64_t columns = int64_t{1 + task.edge_dim} * width_of(task), rows = blocks_with_sums(task);
+int64_t numbers_of_blocks(const V2Logits& task, int64_t rows) {
+  const int64_t columns = int64_t{1 + task.edge_dim} * width_of(task);
   return rows * columns + column_sums_partial(rows, columns);
+}
+
+// The pass over rows of either compressed form by octets, and its blocks: as many as a device has room for.
+template <bool by_destination>
+RowUnits units_of(const V2Logits& task) {
+  const Index& ptr = by_destination ? task.rowptr : task.colptr;
+  return RowPass(ptr, by_destination ? task.num_dst : task.num_src, task.num_edges, width_of(task)).units();
+}
+// Where features are more than eight, so are those that a block adds up.
+int chunks_of_block(const V2Logits& task) { return task.edge_dim > kV2Octet ? 2 : 1; }
+template <bool by_destination>
+unsigned octet_blocks(const V2Logits& task) {
+  int multiprocessors = 0;
+  if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
+  const unsigned wanted = (units_of<by_destination>(task).count + V2Octets::kWarps - 1) / V2Octets::kWarps;
+  const int blocks = chunks_of_block(task) > 1 ? kOctetBlocks<by_destination, 2> : kOctetBlocks<by_destination, 1>;
+  return std::min<unsigned>(multiprocessors * blocks, wanted);
 }
 
 }  // namespace
@@ -104,6 +122,16 @@ bool v2_takes(Type type, int heads, int channels) {
 cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
   if (task.num_edges == 0 || task.num_dst == 0) return cudaSuccess;
   const EdgePlan plan = plan_edges(task.num_edges);
+  if (takes_octets(task)) {
+    return for_octets(task, [&]<class S>() {
+      const int bytes = v2_factor_bytes<S>(task.edge_dim);
+      auto* const kernel = v2_octet_logits_kernel<S>;
+      const cudaError_t error = allow_shared_memory(kernel, bytes);
+      if (error != cudaSuccess) return error;
+      kernel<<<plan.blocks, EdgePlan::kThreads, bytes, stream>>>(V2Terms<S>(task), static_cast<float*>(logits), plan);
+      return cudaGetLastError();
+    });
+  }
   return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
     v2_logits_kernel<S>
         <<<plan.blocks, EdgePlan::kThreads, 0, stream>>>(terms, static_cast<typename S::A*>(logits), plan);
@@ -112,38 +140,69 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
 }
 
 int64_t v2_partial(const V2Logits& task) {
-  return numbers_of_blocks(task) + cut_rows(task.num_edges, width_of(task)).slots() * width_of(task);
+  if (takes_octets(task)) {
+    const int64_t slots = std::max(units_of<true>(task).slots(), units_of<false>(task).slots());
+    return numbers_of_blocks(task, octet_blocks<true>(task)) + slots * width_of(task);
+  }
+  return numbers_of_blocks(task, blocks_with_sums(task)) +
+         cut_rows(task.num_edges, width_of(task)).slots() * width_of(task);
 }
 
 cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_t stream) {
-  return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
-    using A = typename S::A;
-    const int64_t blocks = blocks_with_sums(task), width = int64_t{1 + task.edge_dim} * terms.width;
-    A *partial = static_cast<A*>(g.partial), *slots = partial + numbers_of_blocks(task);
-    const auto launch = [&]<bool by_destination>(int64_t num_rows, const Index& ptr, unsigned num_blocks,
-                                                 unsigned feature_blocks, void* result) {
+  const auto blocks_of_features = [&](int of_block) {
+    return static_cast<unsigned>(std::max(1, (task.edge_dim + of_block - 1) / of_block));
+  };
+  // The passes by destination and by source, launch.operator()<by_destination>(num_rows, partial, slots), which
+  // returns the units that rows were cut into; then sums over blocks.
+  const auto passes = [&]<class T, class Launch>(int64_t blocks, const Launch& launch) {
+    using A = typename Accumulate<T>::type;
+    const int64_t width = int64_t{1 + task.edge_dim} * width_of(task);
+    A *partial = static_cast<A*>(g.partial), *slots = partial + numbers_of_blocks(task, blocks);
+    const auto pass = [&]<bool by_destination>(int64_t num_rows, const Index& ptr, void* result) {
       if (num_rows == 0) return cudaSuccess;
-      const RowPlan plan = plan_of(task, num_rows);
-      v2_gradients_kernel<S, by_destination>
-          <<<dim3(num_blocks, feature_blocks), RowPlan::kThreads, 0, stream>>>(terms, g, plan, partial, slots);
+      const RowUnits units = launch.template operator()<by_destination>(num_rows, partial, slots);
       const cudaError_t error = cudaGetLastError();
       if (error != cudaSuccess) return error;
-      using T = typename S::T;
-      Merge<T, false> merge{ptr, num_rows, task.num_edges, plan.units, 1, slots, terms.width, terms.width};
+      const int numbers = width_of(task);
+      Merge<T, false> merge{ptr, num_rows, task.num_edges, units, 1, slots, numbers, numbers};
       merge.results = 1;
       merge.rows[0] = static_cast<T*>(result);
       return launch_merge(merge, stream);
     };
-    constexpr int kOfBlock = kFeaturesOfBlock<S>;
-    const int feature_blocks = std::max(1, (task.edge_dim + kOfBlock - 1) / kOfBlock);
-    cudaError_t error = launch.template operator()<true>(task.num_dst, task.rowptr, static_cast<unsigned>(blocks),
-                                                         feature_blocks, g.x_dst);
-    if (error == cudaSuccess) {
-      error =
-          launch.template operator()<false>(task.num_src, task.colptr, plan_of(task, task.num_src).blocks, 1, g.x_src);
-    }
+    cudaError_t error = pass.template operator()<true>(task.num_dst, task.rowptr, g.x_dst);
+    if (error == cudaSuccess) error = pass.template operator()<false>(task.num_src, task.colptr, g.x_src);
     if (error != cudaSuccess) return error;
     return column_sums(task.type, partial, blocks, width, partial + blocks * width, g.terms, stream);
+  };
+  if (takes_octets(task)) {
+    return for_octets(task, [&]<class S>() {
+      const V2Terms<S> terms(task);
+      const auto launch = [&]<bool by_destination>(int64_t, float* partial, float* slots) {
+        const RowUnits units = units_of<by_destination>(task);
+        const auto with = [&]<int kChunks>() {
+          auto* const kernel = v2_octet_gradients_kernel<S, by_destination, kChunks>;
+          const int bytes = v2_gradients_bytes<S, by_destination, kChunks>(task.edge_dim);
+          if (allow_shared_memory(kernel, bytes) != cudaSuccess) return;  // the launch fails, too
+          const unsigned of_features = by_destination ? blocks_of_features(kChunks * kV2Octet) : 1;
+          const dim3 grid(octet_blocks<by_destination>(task), of_features);
+          kernel<<<grid, V2Octets::kThreads, bytes, stream>>>(terms, g, units, partial, slots);
+        };
+        by_destination&& chunks_of_block(task) > 1 ? with.template operator()<2>() : with.template operator()<1>();
+        return units;
+      };
+      return passes.template operator()<typename S::T>(octet_blocks<true>(task), launch);
+    });
+  }
+  return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
+    const int64_t blocks = blocks_with_sums(task);
+    const auto launch = [&]<bool by_destination>(int64_t num_rows, auto* partial, auto* slots) {
+      const RowPlan plan = plan_of(task, num_rows);
+      const auto rows = by_destination ? static_cast<unsigned>(blocks) : plan.blocks;
+      const dim3 grid(rows, by_destination ? blocks_of_features(kFeaturesOfBlock<S>) : 1);
+      v2_gradients_kernel<S, by_destination><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, plan, partial, slots);
+      return plan.units;
+    };
+    return passes.template operator()<typename S::T>(blocks, launch);
   });
 }
 

@@ -31,25 +31,28 @@ def v2_operands(csr: Csr, heads=2, channels=5, width=3, dtype=torch.float32) -> 
     return [normal(csr, *shape, dtype=dtype) for shape in shapes]
 
 
-def v2_logits(csr: Csr, x_dst, x_src, att, features=None, weight=None) -> Tensor:
-    return ops.additive_v2_logits(x_dst, x_src, att, graph_of(csr), SLOPE, features, weight)
+def v2_logits(csr: Csr, x_dst, x_src, att, features=None, weight=None, slope=SLOPE) -> Tensor:
+    return ops.additive_v2_logits(x_dst, x_src, att, graph_of(csr), slope, features, weight)
 
 
-def expected_v2_logits(csr: Csr, x_dst, x_src, att, features=None, weight=None) -> Tensor:
+def expected_v2_logits(
+    csr: Csr, x_dst, x_src, att, features=None, weight=None, slope=SLOPE
+) -> Tensor:
     terms = x_dst[csr.destinations()] + x_src[csr.sources()]
     if features is not None:
         eid = graph_of(csr).eid[: csr.num_edges].long()
         terms = terms + (features[eid] @ weight.t()).view(terms.shape)
-    logits = (F.leaky_relu(terms, SLOPE) * att).sum(-1)
+    logits = (F.leaky_relu(terms, slope) * att).sum(-1)
     return F.pad(logits, (0, 0, 0, csr.capacity - csr.num_edges))
 
 
-def check_v2(csr: Csr, operands: list[Tensor]) -> None:
+def check_v2(csr: Csr, operands: list[Tensor], slope: float = SLOPE) -> None:
     """The logits, 0 where there is no edge, and the gradients of all operands."""
     dtype = operands[0].dtype
     leaves = [t.clone().requires_grad_() for t in operands]
     exact = [t.double().requires_grad_() for t in operands]
-    found, wanted = v2_logits(csr, *leaves), expected_v2_logits(csr, *exact)
+    found = v2_logits(csr, *leaves, slope=slope)
+    wanted = expected_v2_logits(csr, *exact, slope=slope)
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype], "logits")
     projection = normal(csr, *found.shape)
@@ -79,10 +82,11 @@ def test_dtypes(dtype, index, device):
 
 # Heads, channels, features: shapes of all lanes of a warp and of few, channels that get zeros
 # behind them, features that blocks share, and what is made in chunks (33 channels of float64, 640
-# of others).
+# of others). Rows of 32, 64 and 128 numbers are for tensor cores, unless there are many features.
 V2_SHAPES = [
     (1, 1, 1), (1, 4, 2), (3, 8, 8), (8, 16, 8), (2, 24, 17), (4, 64, 5), (16, 32, 3),
     (1, 128, 40), (7, 10, 4), (1, 33, 2), (5, 128, 2),
+    (2, 16, 8), (8, 4, 3), (1, 64, 17), (8, 8, 0), (1, 128, 8), (2, 64, 32), (16, 8, 7), (4, 32, 16),
 ]  # fmt: skip
 
 
@@ -101,6 +105,15 @@ def test_shapes(degrees, heads, channels, width, dtype, device):
 def test_rows_from_a_counter(rows, dtype, cuda):
     csr = rows(cuda)
     check_v2(csr, v2_operands(csr, 1, 16, 4, dtype))
+    # Of so many numbers some are so near to 0 that they round to the other side of it.
+    check_v2(csr, v2_operands(csr, 8, 16, 8, dtype), slope=1.0)
+
+
+@pytest.mark.parametrize("slope", [-0.5, 0.0, 1.0, 2.0])
+def test_slopes(slope, device):
+    csr = graphs.mixed(device)
+    for channels in (5, 16):
+        check_v2(csr, v2_operands(csr, channels=channels), slope)
 
 
 def test_chunks(device):
@@ -159,12 +172,13 @@ def test_same_bits_in_every_run(name, create_graph, device):
 @pytest.mark.parametrize(
     ("make", "order"), [(graphs.mixed, 1), (graphs.mixed, 2), (graphs.rows_of_70, 1)]
 )
-def test_edges_that_are_out_of_range(what, number, make, order, device):
+@pytest.mark.parametrize("channels", [5, 16])
+def test_edges_that_are_out_of_range(channels, what, number, make, order, device):
     """NaN, and no gradient goes through them; that of all others is as without them."""
     csr = make(device)
     graph, at = graph_of(csr), torch.arange(0, csr.num_edges, 5, device=device)
     bad = graph._replace(**{what: getattr(graph, what).index_fill(0, at, number)})
-    operands = v2_operands(csr)
+    operands = v2_operands(csr, channels=channels)
     projection = normal(csr, csr.capacity, 2).index_fill(0, at, 0)
 
     def results(graph):

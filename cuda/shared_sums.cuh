@@ -1,0 +1,44 @@
+// Sums over lanes of several numbers at once, which lanes share afterwards.
+#pragma once
+
+#include "fragment.cuh"
+
+namespace dfgnn::cuda {
+
+// Of so many sums over lanes that are `from`, from / 2, ..., `to` apart, how many a lane has afterwards.
+__host__ __device__ constexpr int shared_sums(int from, int to, int count) {
+  return from < to || count == 1 ? count : shared_sums(from / 2, to, count / 2);
+}
+
+template <int kFrom, int kTo, int kHeld, int kCount, class A>
+__device__ __forceinline__ int share_held(A (&x)[kCount]) {
+  if constexpr (kFrom < kTo) {
+    return 0;
+  } else {
+    const bool upper = threadIdx.x & kFrom;
+    if constexpr (kHeld == 1) {
+      x[0] += __shfl_xor_sync(kAllLanes, x[0], kFrom);
+      const int first = share_held<kFrom / 2, kTo, 1>(x);
+      return upper ? -kCount : first;
+    } else {
+      constexpr int kHalf = kHeld / 2;
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+        const A sent = upper ? x[i] : x[i + kHalf], kept = upper ? x[i + kHalf] : x[i];
+        x[i] = kept + __shfl_xor_sync(kAllLanes, sent, kFrom);
+      }
+      const int first = share_held<kFrom / 2, kTo, kHalf>(x);
+      return upper ? kHalf + first : first;
+    }
+  }
+}
+
+// Makes them: the lane's first numbers of x are those from the one on that it returns, negative where another lane has
+// the same. (By a loop over halves compilers do not unroll what is done with 16 numbers, and choose between registers
+// at run time: eight times as many instructions.)
+template <int kFrom, int kTo, int kCount, class A>
+__device__ __forceinline__ int share_sums(A (&x)[kCount]) {
+  return share_held<kFrom, kTo, kCount>(x);
+}
+
+}  // namespace dfgnn::cuda

@@ -1,0 +1,262 @@
+// The gradients of GATv2's scores of edges that have features on tensor cores (v2_octets.cuh), by rows of either
+// compressed form. With d = ds leaky_relu'(z), of which z's gradient is att times, d of eight edges is, as it lies in
+// the lanes, a factor of W's gradient, whose sums over edges stay in registers; and of the features' gradients, by way
+// of shared memory.
+#pragma once
+
+#include "row_pass.cuh"
+#include "v2_octets.cuh"
+
+namespace dfgnn::cuda {
+
+// Factors of eight features each [features, channels], of which numbers are att W, so that d is what they are
+// multiplied with; rows past the eighth are their low parts.
+template <class S, int kChunks>
+struct V2FeaturesFactor {
+  static constexpr int kPasses = S::kFeatures / 16;
+  using Octet = V2Octet<S>;
+  using Matrix = float[kV2Octet][S::kFeatures + 4];  // [edges, channels]: rows are in other banks
+  uint4 x[2 * kPasses][kChunks][kWarp];
+
+  // The channel that a lane's first number of the n-th four is of.
+  __device__ __forceinline__ static int channel(int n, int q) { return 4 * (2 * q + n % 2 + n / 2 * 8); }
+
+  // Of features from `first` on, by all threads of a block.
+  __device__ __forceinline__ void put(const V2Terms<S>& terms, int first) {
+    for (int i = threadIdx.x; i < 2 * kPasses * kChunks * kWarp; i += blockDim.x) {
+      const int lane = i % kWarp, chunk = i / kWarp % kChunks, product = i / kWarp / kChunks;
+      uint32_t numbers[2];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int k = channel(product / 2, lane % 4) + product % 2 * 2 + n;
+        const float att = static_cast<const float*>(terms.att)[k];
+        const uint32_t weight = Octet::weight(terms, first + chunk * kV2Octet + lane / 4, k);
+        numbers[n] = __float_as_uint(att * __uint_as_float(weight));
+      }
+      x[product][chunk][lane] = {numbers[0], low_part(numbers[0]), numbers[1], low_part(numbers[1])};
+    }
+  }
+
+  // The products with d, by way of a matrix: of edges 2 q and 2 q + 1 and feature g of each eight.
+  __device__ __forceinline__ void multiply(float (&sums)[kChunks][2], Octet& octet, Matrix& d) const {
+    const int g = lane_group(), q = lane_in_group();
+    __syncwarp();
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+#pragma unroll
+      for (int i = 0; i < Octet::kSlots; i += 4) {
+        const float4 four = {octet.at(i, u), octet.at(i + 1, u), octet.at(i + 2, u), octet.at(i + 3, u)};
+        *reinterpret_cast<float4*>(&d[2 * q + u][Octet::channel(i, g)]) = four;
+      }
+    }
+    __syncwarp();
+    float high[kChunks][2][4] = {}, low[kChunks][2][4] = {};  // side by side, as products wait for the sum before
+#pragma unroll
+    for (int n = 0; n < kPasses; ++n) {
+      uint32_t b[4];
+      load_numbers(b, reinterpret_cast<const uint32_t*>(&d[g][channel(n, q)]));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          const uint4 words = x[2 * n + half][c][threadIdx.x % kWarp];
+          const uint32_t a[4] = {words.x, words.y, words.z, words.w};
+          mma_tf32(low[c][half], a, low_part(b[2 * half]), low_part(b[2 * half + 1]));
+          mma_tf32(high[c][half], a, b[2 * half], b[2 * half + 1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const auto total = [u](const float (&x)[2][4]) { return (x[0][2 + u] + x[1][2 + u]) + (x[0][u] + x[1][u]); };
+        sums[c][u] = total(low[c]) + total(high[c]);
+      }
+    }
+  }
+};
+
+// Warps of a block, which stays until there are no rows: they have W in common.
+struct V2Octets {
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+};
+// Of a multiprocessor; kChunks: eights of features of which a block by destination adds up W's gradients.
+template <bool by_destination, int kChunks>
+constexpr int kOctetBlocks = !by_destination ? 4
+                             : kChunks == 1  ? 3
+                                             : 2;
+
+// Shared memory of a block.
+template <class S, bool by_destination, int kChunks>
+int v2_gradients_bytes(int edge_dim) {
+  using Factor = V2FeaturesFactor<S, kChunks>;
+  constexpr size_t kOfFeatures = sizeof(Factor) + V2Octets::kWarps * sizeof(typename Factor::Matrix);
+  return v2_factor_bytes<S>(edge_dim) + static_cast<int>(by_destination ? kOfFeatures : 0);
+}
+
+// As v2_gradients_kernel, with so many features a block (y).
+template <class S, bool by_destination, int kChunks>
+__global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<by_destination, kChunks>)))
+    v2_octet_gradients_kernel(V2Terms<S> terms, V2Gradients g, RowUnits units, float* partial, float* slots) {
+  using T = typename S::T;
+  using Octet = V2Octet<S>;
+  using FeaturesFactor = V2FeaturesFactor<S, kChunks>;
+  using Batches = V2Batches<S, by_destination>;
+  constexpr int kSlots = Octet::kSlots;
+  extern __shared__ uint4 memory[];
+  __shared__ typename Batches::Storage batches[V2Octets::kWarps];
+  const int warp = threadIdx.x / kWarp, group = lane_group(), q = lane_in_group();
+  auto& batch = batches[warp];
+  auto* const factor = reinterpret_cast<typename Octet::Factor*>(memory);
+  auto* const of_features = reinterpret_cast<FeaturesFactor*>(factor + Octet::chunks(terms));
+  auto* const matrices = reinterpret_cast<typename FeaturesFactor::Matrix*>(of_features + 1);
+  const int first_feature = blockIdx.y * kChunks * kV2Octet;
+  const Index ptr = by_destination ? terms.rowptr : terms.colptr;
+  const int64_t num_rows = by_destination ? terms.num_dst : terms.num_src;
+  const void *own_x = by_destination ? terms.x_dst : terms.x_src, *other_x = by_destination ? terms.x_src : terms.x_dst;
+  const auto* const att = static_cast<const float*>(terms.att);
+  const auto slope = static_cast<float>(terms.negative_slope);
+  int heads[S::kSteps];
+#pragma unroll
+  for (int s = 0; s < S::kSteps; ++s) heads[s] = Octet::channel(s * S::kVec, group) / terms.channels;
+  float of_att[kSlots] = {}, of_weights[kChunks][by_destination ? Octet::kTiles : 1][4] = {};
+  Octet::put(factor, terms);
+  if constexpr (by_destination) of_features->put(terms, first_feature);
+  __syncthreads();
+
+  const auto take_row = [&](int r, const Range& entries, int64_t slot) {
+    float sum[kSlots] = {};
+    Batches ahead(terms, entries, batch);
+    for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
+      const int count = static_cast<int>(min(int64_t{kWarp}, entries.end - first));
+      ahead.take(first);
+#pragma unroll 1
+      for (int base = 0; base < count; base += kV2Octet) {
+        // The row's own numbers are loaded for each octet: registers are for sums.
+        int own = r;
+        asm volatile("" : "+r"(own));
+        Octet octet;
+        float ds[2][S::kSteps];
+        uint32_t f[kChunks][2];
+        int64_t offsets[2];
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+          const int t = base + 2 * q + u;
+          offsets[u] = batch.offsets[t];
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            const int number = first_feature + c * kV2Octet + group;
+            if (by_destination) f[c][u] = __float_as_uint(octet.feature(terms, offsets[u], number));
+          }
+          const float* const grads = static_cast<const float*>(g.grad) + batch.edges[t] * terms.heads;
+#pragma unroll
+          for (int s = 0; s < S::kSteps; ++s) {
+            const float grad = __ldg(grads + heads[s]);
+            ds[u][s] = offsets[u] >= 0 ? grad : 0.0f;
+          }
+          octet.set(u, Octet::row(own_x, own), Octet::row(other_x, max(batch.nodes[t], 0)));
+        }
+        octet.add_features(terms, factor, batch.offsets[base + group]);
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+#pragma unroll
+          for (int i = 0; i < kSlots; ++i) {
+            float& z = octet.at(i, u);
+            const float x = ds[u][i / S::kVec], d = z > 0 ? x : slope * x;
+            if (by_destination && offsets[u] >= 0) of_att[i] += d * z;
+            sum[i] += d;
+            z = d;
+          }
+        }
+        if constexpr (by_destination) {
+          if (terms.edge_dim == 0) continue;
+#pragma unroll
+          for (int t = 0; t < Octet::kTiles; ++t) {
+            uint32_t d[4], d_low[4];
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+              d[x] = __float_as_uint(octet.z[t][x / 2 + x % 2 * 2]);
+              d_low[x] = low_part(d[x]);
+            }
+#pragma unroll
+            for (int c = 0; c < kChunks; ++c) {
+              mma_tf32(of_weights[c][t], d_low, f[c][0], f[c][1]);
+              if constexpr (Octet::kSplit) mma_tf32(of_weights[c][t], d, low_part(f[c][0]), low_part(f[c][1]));
+              mma_tf32(of_weights[c][t], d, f[c][0], f[c][1]);
+            }
+          }
+          float sums[kChunks][2];
+          of_features->multiply(sums, octet, matrices[warp]);
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            const int number = first_feature + c * kV2Octet + group;
+#pragma unroll
+            for (int u = 0; u < 2; ++u) {
+              if (offsets[u] < 0 || number >= terms.edge_dim) continue;
+              static_cast<T*>(g.features)[offsets[u] + number] = from_accumulate<T>(sums[c][u]);
+            }
+          }
+        }
+      }
+    }
+    __syncwarp();
+    if (by_destination && blockIdx.y > 0) return;
+    constexpr int kHeld = shared_sums(2, 1, kSlots);
+    const int k = Octet::channel(share_sums<2, 1>(sum), group);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) sum[i] *= __ldg(att + k + i);
+    if (slot == kWhole) {
+      Fragment<Shape<T, kHeld, 1, 1>> some;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) some.x[i] = sum[i];
+      T* result = static_cast<T*>(by_destination ? g.x_dst : g.x_src) + int64_t{r} * S::kFeatures;
+      some.template store<1>(result + k, 0, kHeld, 0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) slots[slot * S::kFeatures + k + i] = sum[i];
+    }
+  };
+  for (unsigned unit = blockIdx.x * V2Octets::kWarps + warp; unit < units.count; unit += gridDim.x * V2Octets::kWarps) {
+    for_unit(ptr, num_rows, terms.num_edges, units, unit, threadIdx.x % kWarp, take_row);
+  }
+
+  if constexpr (by_destination) {
+    // Row 0 of the block's sums is att's, 1 + f that of feature f: sums over warps, in their order.
+    float* const to = partial + static_cast<int64_t>(blockIdx.x) * (1 + terms.edge_dim) * S::kFeatures;
+    const auto add_up = [&](int row, int sum, const auto& factor_of) {
+      for (int k = threadIdx.x; k < S::kFeatures; k += V2Octets::kThreads) {
+        float total = 0;
+        for (int w = 0; w < V2Octets::kWarps; ++w) total += matrices[w][row][k];
+        to[sum * S::kFeatures + k] = total * factor_of(k);
+      }
+    };
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int before = first_feature + c * kV2Octet;
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+          matrices[warp][2 * q + u][Octet::channel(i, group)] = of_weights[c][i / 2][i % 2 * 2 + u];
+        }
+      }
+      __syncthreads();
+      for (int f = 0; f < min(kV2Octet, terms.edge_dim - before); ++f) {
+        add_up(f, 1 + before + f, [&](int k) { return att[k]; });
+      }
+    }
+    if (blockIdx.y > 0) return;
+    __syncthreads();
+    const int first = share_sums<2, 1>(of_att);
+#pragma unroll
+    for (int i = 0; i < shared_sums(2, 1, kSlots); ++i) {
+      matrices[warp][0][Octet::channel(first + i, group)] = of_att[i];
+    }
+    __syncthreads();
+    add_up(0, 0, [](int) { return 1.0f; });
+  }
+}
+
+}  // namespace dfgnn::cuda
