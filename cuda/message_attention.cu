@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, true>())
     typename Lanes::TermSum weighted;
     of.for_steps(row, [&](int64_t e, int count, const typename Lanes::Step& step) {
       const int t = step.first + of.own_edge();
-      A terms[kEdges][kTerm] = {};
+      A terms[kEdges * kTerm] = {};
 #pragma unroll
       for (int s = 0; s < S::kSteps; ++s) {
         const A logit = of.logit(a.logit_scale * of.dots(query, step.keys, step.terms, s), t);
@@ -147,13 +147,11 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, true>())
           if (!g.features || !of.live[s]) continue;
 #pragma unroll
           for (int v = 0; v < kTerm; ++v) {
-            terms[u][v] += ds_of_edge * query.terms[s][v] + weight_of_edge * grad_out.terms[s][v];
+            terms[u * kTerm + v] += ds_of_edge * query.terms[s][v] + weight_of_edge * grad_out.terms[s][v];
           }
         }
       }
-      if (!g.features) return;
-#pragma unroll
-      for (int u = 0; u < kEdges; ++u) of.store_features(g.features, step.first + u, count, terms[u]);
+      if (g.features) of.store_features(g.features, step.first, count, terms);
     });
     const int numbers = backward_numbers(a, edges);
     A* const piece = slot == kWhole ? nullptr : slots + slot * a.heads * numbers;
@@ -198,7 +196,7 @@ size_t message_attention_bwd_scratch(const Attention& a, const MessageFeatures& 
 cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edges, const Outputs& outputs,
                                   void* scratch, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  return for_message_type_and_shape(a, [&]<class S>() {
+  return for_message_shape(a, [&]<class S>() {
     using T = typename S::T;
     const int numbers = forward_numbers(a);
     const auto merge = [&](const RowPass& pass, auto* slots) {
@@ -214,7 +212,7 @@ cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edg
 cudaError_t message_attention_bwd(const Attention& a, const MessageFeatures& edges, const MessageGradients& g,
                                   void* scratch, cudaStream_t stream) {
   if (a.num_dst == 0) return cudaSuccess;
-  return for_message_type_and_shape(a, [&]<class S>() {
+  return for_message_shape(a, [&]<class S>() {
     using T = typename S::T;
     const int numbers = backward_numbers(a, edges);
     const auto merge = [&](const RowPass& pass, auto* slots) {

@@ -6,6 +6,8 @@
 #include "message_attention.h"
 #include "row_pass.cuh"
 #include "sddmm_heads.cuh"
+#include "shapes.cuh"
+#include "shared_sums.cuh"
 
 namespace dfgnn::cuda {
 
@@ -25,6 +27,7 @@ class MessageLanes {
   using TermShape = Shape<T, message_term(sizeof(T)), 1, 1>;
   using Term = Packed<TermShape>;
   static constexpr int kEdges = S::kSteps > 1 ? 2 : 4, kTerm = TermShape::kVec;
+  static constexpr int kChunks = 4;  // lanes of a head at the least, whose features of edges W makes at a time
 
   // The lane's share of a node's row, and of what W^T makes of it.
   struct Own {
@@ -106,20 +109,29 @@ class MessageLanes {
     Own own{row(x, i), {}};
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
-#pragma unroll 2
-      for (int c = 0; c < chunks(); ++c) {
-        A terms[kTerm] = {};
+#pragma unroll 1
+      for (int base = 0; base < chunks(); base += kChunks) {
+        A terms[kTerm][kChunks] = {};
 #pragma unroll
-        for (int v = 0; v < S::kVec; ++v) {
-          A weights[kTerm];
-          load_numbers(weights, weights_of(s, v, c));
+        for (int c = 0; c < kChunks; ++c) {
+          if (base + c >= chunks()) break;
 #pragma unroll
-          for (int t = 0; t < kTerm; ++t) terms[t] += own.x[s * S::kVec + v] * weights[t];
+          for (int v = 0; v < S::kVec; ++v) {
+            A weights[kTerm];
+            load_numbers(weights, weights_of(s, v, base + c));
+#pragma unroll
+            for (int t = 0; t < kTerm; ++t) terms[t][c] += own.x[s * S::kVec + v] * weights[t];
+          }
         }
 #pragma unroll
         for (int t = 0; t < kTerm; ++t) {
-          const A sum = lanes_sum(terms[t], 1 << log_lanes_);
-          if (c == lane_of_head()) own.terms[s][t] = sum;
+          share_sums<kChunks / 2, 1>(terms[t]);  // the sum of chunk c is for the lanes c, c + kChunks, ...
+          A sum = terms[t][0];
+#pragma unroll
+          for (int apart = kChunks; apart < S::kLanes; apart *= 2) {
+            if (apart < 1 << log_lanes_) sum += __shfl_xor_sync(kAllLanes, sum, apart);
+          }
+          if (lane_of_head() / kChunks == base / kChunks) own.terms[s][t] = sum;
         }
       }
     }
@@ -230,17 +242,10 @@ class MessageLanes {
     return x;
   }
 
-  // Stores, as gradients of the features of the batch's edge t, sums over the heads of what the lanes have of each.
-  __device__ __forceinline__ void store_features(void* gradients, int t, int count, A (&terms)[kTerm]) const {
-#pragma unroll
-    for (A& y : terms) {
-#pragma unroll
-      for (int apart = S::kLanes / 2; apart >= 4; apart /= 2) {
-        if (apart >= 1 << log_lanes_) y += __shfl_xor_sync(kAllLanes, y, apart);
-      }
-    }
-    if (lane() >= 1 << log_lanes_ || t >= count || batch_.offset[t] != A(0)) return;
-    put(terms, static_cast<T*>(gradients) + static_cast<int64_t>(batch_.features[t]) * edges_.width);
+  // Stores, as gradients of the features of the batch's edges from `first` on, sums over the heads of what the lanes
+  // have of each.
+  __device__ __forceinline__ void store_features(void* gradients, int first, int count, A (&x)[kEdges * kTerm]) const {
+    store_features_of<S::kLanes>(static_cast<T*>(gradients), first, count, x);
   }
 
   // Stores a sum's rows, times a factor for each step's head, as those of node i, T [nodes, heads, head_dim]; and of a
@@ -269,7 +274,8 @@ class MessageLanes {
     for (int s = 0; s < S::kSteps; ++s) {
       add_groups(sum.terms[s]);
       if (threadIdx.x >= S::kLanes || !live[s]) continue;
-      put(sum.terms[s], static_cast<T*>(to) + a_.scalar(i, head[s]) * edges_.width);
+      T* const row = static_cast<T*>(to) + a_.scalar(i, head[s]) * edges_.width;
+      put<kTerm>(sum.terms[s], row, lane_of_head() * kTerm);
     }
   }
   __device__ __forceinline__ void store_terms_piece(TermSum& sum, A* slot, int numbers, int at) const {
@@ -284,6 +290,23 @@ class MessageLanes {
   }
 
  private:
+  // For heads of kHead lanes, or fewer.
+  template <int kHead>
+  __device__ __forceinline__ void store_features_of(T* gradients, int first, int count, A (&x)[kEdges * kTerm]) const {
+    if constexpr (kHead > 4) {
+      if (kHead > 1 << log_lanes_) return store_features_of<kHead / 2>(gradients, first, count, x);
+    }
+    constexpr int kHeld = shared_sums(S::kLanes / 2, kHead, kEdges * kTerm), kRun = kHeld < kTerm ? kHeld : kTerm;
+    const int number = share_sums<S::kLanes / 2, kHead>(x);
+    if (number < 0) return;
+#pragma unroll
+    for (int n = 0; n < kHeld; n += kRun) {
+      const int t = first + (number + n) / kTerm, at = lane_of_head() * kTerm + (number + n) % kTerm;
+      if (t >= count || batch_.offset[t] != A(0)) continue;
+      put<kRun>(&x[n], gradients + static_cast<int64_t>(batch_.features[t]) * edges_.width, at);
+    }
+  }
+
   // Of the lanes of a head those that have the same edge of a step.
   __device__ __forceinline__ int log_part() const { return log_lanes_ - (kEdges == 4 ? 2 : 1); }
   __device__ __forceinline__ static int lane() { return threadIdx.x % S::kLanes; }
@@ -304,13 +327,13 @@ class MessageLanes {
     return a;
   }
 
-  // The lane's features of an edge or a head, in the row at `to`.
-  __device__ __forceinline__ void put(const A (&terms)[kTerm], T* to) const {
-    Fragment<TermShape> fragment;
+  // So many features of an edge or a head, from number `at` of the row on, if it has these.
+  template <int kCount>
+  __device__ __forceinline__ void put(const A* x, T* row, int at) const {
+    Fragment<Shape<T, kCount, 1, 1>> fragment;
 #pragma unroll
-    for (int v = 0; v < kTerm; ++v) fragment.x[v] = terms[v];
-    const int at = lane_of_head() * kTerm;
-    fragment.template store<1>(to + at, 0, edges_.width - at, 0);
+    for (int v = 0; v < kCount; ++v) fragment.x[v] = x[v];
+    fragment.template store<1>(row + at, 0, edges_.width - at, 0);
   }
 
   template <int kCount>
@@ -328,33 +351,21 @@ class MessageLanes {
 };
 
 // Calls launch.operator()<S>() with the shape of a row of all heads.
-template <class T, class Launch>
-cudaError_t for_message_shape(const Attention& a, const Launch& launch) {
-  constexpr int kVec = message_vector(sizeof(T));
-  switch (message_row_lanes(a.heads * (a.head_dim / kVec))) {
-    case 8:
-      return launch.template operator()<Shape<T, kVec, 8, 1>>();
-    case 16:
-      return launch.template operator()<Shape<T, kVec, 16, 1>>();
-    case 32:
-      return launch.template operator()<Shape<T, kVec, 32, 1>>();
-    default:
-      return launch.template operator()<Shape<T, kVec, 32, 2>>();
-  }
-}
-
 template <class Launch>
-cudaError_t for_message_type_and_shape(const Attention& a, const Launch& launch) {
-  switch (a.type) {
-    case Type::f32:
-      return for_message_shape<float>(a, launch);
-    case Type::f16:
-      return for_message_shape<__half>(a, launch);
-    case Type::bf16:
-      return for_message_shape<__nv_bfloat16>(a, launch);
-    default:
-      return for_message_shape<double>(a, launch);
-  }
+cudaError_t for_message_shape(const Attention& a, const Launch& launch) {
+  return for_type(a.type, [&]<class T>() {
+    constexpr int kVec = message_vector(sizeof(T));
+    switch (message_row_lanes(a.heads * (a.head_dim / kVec))) {
+      case 8:
+        return launch.template operator()<Shape<T, kVec, 8, 1>>();
+      case 16:
+        return launch.template operator()<Shape<T, kVec, 16, 1>>();
+      case 32:
+        return launch.template operator()<Shape<T, kVec, 32, 1>>();
+      default:
+        return launch.template operator()<Shape<T, kVec, 32, 2>>();
+    }
+  });
 }
 
 }  // namespace dfgnn::cuda

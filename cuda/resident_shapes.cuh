@@ -4,6 +4,7 @@
 #include "device.h"
 #include "edge_by_edge.cuh"
 #include "resident.cuh"
+#include "shapes.cuh"
 
 namespace dfgnn::cuda::resident {
 
@@ -61,14 +62,10 @@ cudaError_t for_resident_threads(const Attention& a, Pass pass, const Launch& la
 
 template <Score score, class Launch>
 cudaError_t for_resident_type(const Attention& a, Pass pass, const Launch& launch) {
-  switch (a.type) {
-    case Type::f32:
-      return for_resident_threads<score, float>(a, pass, launch);
-    case Type::f16:
-      return for_resident_threads<score, __half>(a, pass, launch);
-    default:
-      return for_resident_threads<score, __nv_bfloat16>(a, pass, launch);
-  }
+  return for_type(a.type, [&]<class T>() {
+    if constexpr (sizeof(T) < 8) return for_resident_threads<score, T>(a, pass, launch);
+    return cudaErrorNotSupported;
+  });
 }
 
 template <class Launch>

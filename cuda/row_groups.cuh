@@ -6,29 +6,15 @@
 
 #include "logit.cuh"
 #include "mma.cuh"
+#include "shared_sums.cuh"
 
 namespace dfgnn::cuda {
-
-// Lanes that are kHalf apart share 2 kHalf numbers, and so on. (By a loop over halves compilers do not unroll what is
-// done with 16 numbers, and choose between registers at run time: eight times as many instructions.)
-template <int kHalf, int kCount, class A>
-__device__ __forceinline__ void halve_sums(A (&x)[kCount]) {
-  if constexpr (kHalf > 0) {
-    const bool upper = threadIdx.x & kHalf;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const A sent = upper ? x[i] : x[i + kHalf], kept = upper ? x[i + kHalf] : x[i];
-      x[i] = kept + __shfl_xor_sync(kAllLanes, sent, kHalf);
-    }
-    halve_sums<kHalf / 2>(x);
-  }
-}
 
 // kCount sums at once over each group of kLanes lanes: lane l of a group has that of number l % kCount.
 template <int kLanes, int kCount, class A>
 __device__ __forceinline__ A transposed_sum(A (&x)[kCount]) {
   static_assert(kCount <= kLanes && (kCount & (kCount - 1)) == 0);
-  halve_sums<kCount / 2>(x);
+  share_sums<kCount / 2, 1>(x);
   A sum = x[0];
 #pragma unroll
   for (int offset = kCount; offset < kLanes; offset *= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);

@@ -28,41 +28,37 @@ cudaError_t for_shape(int head_dim, const Launch& launch) {
   return launch.template operator()<Shape<T, 1, 32, 4, true>>();
 }
 
+// Calls launch.operator()<T>().
+template <class Launch>
+cudaError_t for_type(Type type, const Launch& launch) {
+  switch (type) {
+    case Type::f32:
+      return launch.template operator()<float>();
+    case Type::f16:
+      return launch.template operator()<__half>();
+    case Type::bf16:
+      return launch.template operator()<__nv_bfloat16>();
+    default:
+      return launch.template operator()<double>();
+  }
+}
+
 // Calls launch.operator()<T, kVec>(): 16 bytes at a time where `size` numbers are a multiple of them; float64 one by
 // one.
 template <class Launch>
 cudaError_t for_type_and_vector(Type type, int64_t size, const Launch& launch) {
-  const auto with = [&]<class T>() {
+  return for_type(type, [&]<class T>() {
     constexpr int kVec = 16 / sizeof(T);
     if constexpr (sizeof(T) < 8) {
       if (size % kVec == 0) return launch.template operator()<T, kVec>();
     }
     return launch.template operator()<T, 1>();
-  };
-  switch (type) {
-    case Type::f32:
-      return with.template operator()<float>();
-    case Type::f16:
-      return with.template operator()<__half>();
-    case Type::bf16:
-      return with.template operator()<__nv_bfloat16>();
-    default:
-      return with.template operator()<double>();
-  }
+  });
 }
 
 template <class Launch>
 cudaError_t for_type_and_shape(Type type, int head_dim, const Launch& launch) {
-  switch (type) {
-    case Type::f32:
-      return for_shape<float>(head_dim, launch);
-    case Type::f16:
-      return for_shape<__half>(head_dim, launch);
-    case Type::bf16:
-      return for_shape<__nv_bfloat16>(head_dim, launch);
-    default:
-      return for_shape<double>(head_dim, launch);
-  }
+  return for_type(type, [&]<class T>() { return for_shape<T>(head_dim, launch); });
 }
 
 // Calls launch.operator()<score, S>().

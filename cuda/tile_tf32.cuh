@@ -1,20 +1,13 @@
-// Products of float32 numbers as they are, in TF32, for heads too small to be worth making halves of: each number is
-// the sum of two of TF32, high and low, of 22 bits together, and low times low is dropped. TF32 has float32's
-// exponents, so nothing is scaled.
+// Products of float32 numbers as they are, in TF32 (tf32.cuh), for heads too small to be worth making halves of: low
+// times low is dropped.
 #pragma once
 
+#include "tf32.cuh"
 #include "tile.cuh"
 
 namespace dfgnn::cuda::tile {
 
-constexpr uint32_t kBelow = (1u << 13) - 1;  // the last bits of a number, at which tensor cores do not look
-
-// What those bits are worth.
-__device__ __forceinline__ uint32_t low_part(uint32_t x) {
-  return __float_as_uint(__uint_as_float(x) - __uint_as_float(x & ~kBelow));
-}
-
-// The nearest number without them.
+// The nearest number of TF32.
 __device__ __forceinline__ uint32_t rounded(uint32_t x) {
   uint32_t y;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(__uint_as_float(x)));
@@ -32,13 +25,6 @@ struct Changed {
     for (int i = 0; i < kCount; ++i) x[i] = change(numbers[i]);
   }
 };
-
-// d += a * b in TF32.
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // d += a * b for kTiles tiles. Without kSplit numbers are rounded to TF32.
 template <bool kSplit, int kTiles>

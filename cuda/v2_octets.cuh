@@ -6,6 +6,7 @@
 
 #include "edges.cuh"
 #include "mma.cuh"
+#include "shapes.cuh"
 #include "shared_sums.cuh"
 #include "tf32.cuh"
 #include "v2_terms.cuh"
@@ -23,7 +24,7 @@ class V2Octet {
   static_assert(S::kLanes == 8 && S::kVec % 4 == 0 && S::kExact);
   using T = typename S::T;
   static constexpr int kSlots = S::kSteps * S::kVec, kTiles = kSlots / 2;  // channels of a lane, and products of 16
-  static constexpr bool kSplit = sizeof(T) == 4;                           // features have low parts
+  static constexpr bool kSplit = sizeof(T) == 4;                           // W and features have low parts
 
   // W [channels, features] as a factor, of eight features after another: its numbers and their low parts.
   using Factor = uint4[kTiles][kSplit ? 2 : 1][kWarp];
@@ -132,22 +133,20 @@ inline bool takes_octets(const V2Logits& task) {
 // Calls launch.operator()<S>() with the shape of a row by eight lanes.
 template <class Launch>
 cudaError_t for_octets(const V2Logits& task, const Launch& launch) {
-  const auto with = [&]<class T>() {
-    constexpr int kVec = 16 / sizeof(T), kOfStep = 8 * kVec;
-    const int width = task.heads * task.channels;
-    if (width == kOfStep) return launch.template operator()<Shape<T, kVec, 8, 1, false, true>>();
-    if (width == 2 * kOfStep) return launch.template operator()<Shape<T, kVec, 8, 2, false, true>>();
-    if constexpr (kVec == 4) return launch.template operator()<Shape<T, kVec, 8, 4, false, true>>();
+  return for_type(task.type, [&]<class T>() {
+    if constexpr (sizeof(T) < 8) {
+      constexpr int kVec = 16 / sizeof(T);
+      switch (task.heads * task.channels / (8 * kVec)) {
+        case 1:
+          return launch.template operator()<Shape<T, kVec, 8, 1, false, true>>();
+        case 2:
+          return launch.template operator()<Shape<T, kVec, 8, 2, false, true>>();
+        default:
+          if constexpr (kVec == 4) return launch.template operator()<Shape<T, kVec, 8, 4, false, true>>();
+      }
+    }
     return cudaErrorNotSupported;
-  };
-  switch (task.type) {
-    case Type::f32:
-      return with.template operator()<float>();
-    case Type::f16:
-      return with.template operator()<__half>();
-    default:
-      return with.template operator()<__nv_bfloat16>();
-  }
+  });
 }
 
 // Calls with.operator()<lanes>() with the lanes of eight that have numbers of a head.

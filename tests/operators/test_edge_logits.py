@@ -86,7 +86,8 @@ def test_dtypes(dtype, index, device):
 V2_SHAPES = [
     (1, 1, 1), (1, 4, 2), (3, 8, 8), (8, 16, 8), (2, 24, 17), (4, 64, 5), (16, 32, 3),
     (1, 128, 40), (7, 10, 4), (1, 33, 2), (5, 128, 2),
-    (2, 16, 8), (8, 4, 3), (1, 64, 17), (8, 8, 0), (1, 128, 8), (2, 64, 32), (16, 8, 7), (4, 32, 16),
+    (2, 16, 8), (8, 4, 3), (1, 64, 17), (8, 8, 0), (1, 128, 8), (2, 64, 32), (16, 8, 7),
+    (4, 32, 16),
 ]  # fmt: skip
 
 
@@ -107,6 +108,13 @@ def test_rows_from_a_counter(rows, dtype, cuda):
     check_v2(csr, v2_operands(csr, 1, 16, 4, dtype))
     # Of so many numbers some are so near to 0 that they round to the other side of it.
     check_v2(csr, v2_operands(csr, 8, 16, 8, dtype), slope=1.0)
+
+
+@pytest.mark.parametrize("width", [0, 8, 12])
+@pytest.mark.parametrize("rows", [graphs.short_rows, graphs.in_pieces])
+def test_rows_of_which_a_warp_takes_several(rows, width, cuda):
+    csr = rows(40_000).to(cuda)
+    check_v2(csr, v2_operands(csr, 4, 8, width), slope=1.0)
 
 
 @pytest.mark.parametrize("slope", [-0.5, 0.0, 1.0, 2.0])
