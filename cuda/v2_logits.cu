@@ -93,21 +93,29 @@ int64_t numbers_of_blocks(const V2Logits& task, int64_t rows) {
   return rows * columns + column_sums_partial(rows, columns);
 }
 
-// The pass over rows of either compressed form by octets, and its blocks: as many as a device has room for.
-template <bool by_destination>
-RowUnits units_of(const V2Logits& task) {
+// The pass over rows of either compressed form by octets: where rows are short with units of some 128 entries.
+bool takes_several(const V2Logits& task, int64_t num_rows) { return task.num_edges < RowUnits::kShort * num_rows; }
+RowUnits units_of(const V2Logits& task, bool by_destination) {
+  constexpr int64_t kEntries = 128, kUnits = 8192;
   const Index& ptr = by_destination ? task.rowptr : task.colptr;
-  return RowPass(ptr, by_destination ? task.num_dst : task.num_src, task.num_edges, width_of(task)).units();
+  const int64_t num_rows = by_destination ? task.num_dst : task.num_src;
+  RowUnits units = RowPass(ptr, num_rows, task.num_edges, width_of(task)).units();
+  if (takes_several(task, num_rows)) {
+    const int64_t rows = std::min(kEntries * num_rows / task.num_edges, num_rows / kUnits);
+    units.rows_per_unit = static_cast<int>(std::clamp<int64_t>(rows, 1, kWarp));
+    units.count = units.segments + static_cast<unsigned>((num_rows + units.rows_per_unit - 1) / units.rows_per_unit);
+  }
+  return units;
 }
+
 // Where features are more than eight, so are those that a block adds up.
 int chunks_of_block(const V2Logits& task) { return task.edge_dim > kV2Octet ? 2 : 1; }
-template <bool by_destination>
-unsigned octet_blocks(const V2Logits& task) {
+// Its blocks: as many as a device has room for.
+unsigned octet_blocks(const V2Logits& task, bool by_destination) {
   int multiprocessors = 0;
   if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
-  const unsigned wanted = (units_of<by_destination>(task).count + V2Octets::kWarps - 1) / V2Octets::kWarps;
-  const int blocks = chunks_of_block(task) > 1 ? kOctetBlocks<by_destination, 2> : kOctetBlocks<by_destination, 1>;
-  return std::min<unsigned>(multiprocessors * blocks, wanted);
+  const unsigned wanted = (units_of(task, by_destination).count + V2Octets::kWarps - 1) / V2Octets::kWarps;
+  return std::min<unsigned>(multiprocessors * V2Octets::blocks(by_destination, chunks_of_block(task)), wanted);
 }
 
 }  // namespace
@@ -141,8 +149,8 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
 
 int64_t v2_partial(const V2Logits& task) {
   if (takes_octets(task)) {
-    const int64_t slots = std::max(units_of<true>(task).slots(), units_of<false>(task).slots());
-    return numbers_of_blocks(task, octet_blocks<true>(task)) + slots * width_of(task);
+    const int64_t slots = std::max(units_of(task, true).slots(), units_of(task, false).slots());
+    return numbers_of_blocks(task, octet_blocks(task, true)) + slots * width_of(task);
   }
   return numbers_of_blocks(task, blocks_with_sums(task)) +
          cut_rows(task.num_edges, width_of(task)).slots() * width_of(task);
@@ -177,20 +185,25 @@ cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_
   if (takes_octets(task)) {
     return for_octets(task, [&]<class S>() {
       const V2Terms<S> terms(task);
-      const auto launch = [&]<bool by_destination>(int64_t, float* partial, float* slots) {
-        const RowUnits units = units_of<by_destination>(task);
-        const auto with = [&]<int kChunks>() {
-          auto* const kernel = v2_octet_gradients_kernel<S, by_destination, kChunks>;
-          const int bytes = v2_gradients_bytes<S, by_destination, kChunks>(task.edge_dim);
+      const auto launch = [&]<bool by_destination>(int64_t num_rows, float* partial, float* slots) {
+        const RowUnits units = units_of(task, by_destination);
+        const auto with = [&]<int kChunks, bool kSeveral>() {
+          auto* const kernel = v2_octet_gradients_kernel<S, by_destination, kChunks, kSeveral>;
+          const int bytes = v2_gradients_bytes<S, by_destination, kChunks, kSeveral>(task.edge_dim);
           if (allow_shared_memory(kernel, bytes) != cudaSuccess) return;  // the launch fails, too
           const unsigned of_features = by_destination ? blocks_of_features(kChunks * kV2Octet) : 1;
-          const dim3 grid(octet_blocks<by_destination>(task), of_features);
+          const dim3 grid(octet_blocks(task, by_destination), of_features);
           kernel<<<grid, V2Octets::kThreads, bytes, stream>>>(terms, g, units, partial, slots);
         };
-        by_destination&& chunks_of_block(task) > 1 ? with.template operator()<2>() : with.template operator()<1>();
+        const auto with_chunks = [&]<bool kSeveral>() {
+          by_destination&& chunks_of_block(task) > 1 ? with.template operator()<by_destination ? 2 : 1, kSeveral>()
+                                                     : with.template operator()<1, kSeveral>();
+        };
+        takes_several(task, num_rows) ? with_chunks.template operator()<true>()
+                                      : with_chunks.template operator()<false>();
         return units;
       };
-      return passes.template operator()<typename S::T>(octet_blocks<true>(task), launch);
+      return passes.template operator()<typename S::T>(octet_blocks(task, true), launch);
     });
   }
   return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {

@@ -1,7 +1,7 @@
 // The gradients of GATv2's scores of edges that have features on tensor cores (v2_octets.cuh), by rows of either
 // compressed form. With d = ds leaky_relu'(z), of which z's gradient is att times, d of eight edges is, as it lies in
-// the lanes, a factor of W's gradient, whose sums over edges stay in registers; and of the features' gradients, by way
-// of shared memory.
+// the lanes, a factor of W's gradient, whose sums over edges stay in registers; as a matrix in shared memory it is one
+// of the features' gradients, and summed up over rows, of which an octet may have several.
 #pragma once
 
 #include "row_pass.cuh"
@@ -9,13 +9,89 @@
 
 namespace dfgnn::cuda {
 
+// d of an octet, [edges, channels]: rows are in other banks.
+template <class S>
+struct V2Matrix {
+  float d[kV2Octet][S::kFeatures + 4];
+
+  // By a warp, all of which has read what was there.
+  __device__ __forceinline__ void put(V2Octet<S>& octet) {
+    const int g = lane_group(), q = lane_in_group();
+    __syncwarp();
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+#pragma unroll
+      for (int i = 0; i < V2Octet<S>::kSlots; i += 4) {
+        const float4 four = {octet.at(i, u), octet.at(i + 1, u), octet.at(i + 2, u), octet.at(i + 3, u)};
+        *reinterpret_cast<float4*>(&d[2 * q + u][V2Octet<S>::channel(i, g)]) = four;
+      }
+    }
+    __syncwarp();
+  }
+};
+
+// The sum of d over a row's edges: in the lanes as octets have it, or, with kSeveral, of octets that may have several
+// rows' edges, by way of the matrix. In the end a lane has kEach neighbouring channels, for store(row, channel, x).
+template <class S, bool kSeveral>
+struct V2RowSum {
+  using Octet = V2Octet<S>;
+  static constexpr int kEach = S::kFeatures / kWarp;
+  int row;
+  float x[kSeveral ? kEach : Octet::kSlots] = {};
+
+  // A number of the lane's edge.
+  __device__ __forceinline__ void add(int slot, float d) {
+    if constexpr (!kSeveral) x[slot] += d;
+  }
+  // Those of the octet's edges, whose rows ascend.
+  template <class Store>
+  __device__ __forceinline__ void add(const V2Matrix<S>& matrix, const int* rows, const Store& store) {
+    int of_edges[kV2Octet];
+    load_numbers(of_edges, rows);
+    float d[kV2Octet][kEach];
+#pragma unroll
+    for (int e = 0; e < kV2Octet; ++e) load_numbers(d[e], &matrix.d[e][channel()]);
+    const bool is_one = of_edges[kV2Octet - 1] == row;
+#pragma unroll
+    for (int e = 0; e < kV2Octet; ++e) {
+      if (!is_one) go_to(of_edges[e], store);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) x[i] += d[e][i];
+    }
+  }
+
+  // Stores what is left of rows up to this one.
+  template <class Store>
+  __device__ __forceinline__ void end(int last_row, const Store& store) {
+    if constexpr (kSeveral) {
+      go_to(last_row, store);
+    } else {
+      const int first = share_sums<2, 1>(x);
+      static_assert(shared_sums(2, 1, Octet::kSlots) == kEach);
+      store(row, Octet::channel(first, lane_group()), x);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int channel() { return threadIdx.x % kWarp * kEach; }
+
+  template <class Store>
+  __device__ __forceinline__ void go_to(int next, const Store& store) {
+#pragma unroll 1
+    for (; row < next; ++row) {
+      store(row, channel(), x);
+#pragma unroll
+      for (float& y : x) y = 0;
+    }
+  }
+};
+
 // Factors of eight features each [features, channels], of which numbers are att W, so that d is what they are
 // multiplied with; rows past the eighth are their low parts.
 template <class S, int kChunks>
 struct V2FeaturesFactor {
   static constexpr int kPasses = S::kFeatures / 16;
   using Octet = V2Octet<S>;
-  using Matrix = float[kV2Octet][S::kFeatures + 4];  // [edges, channels]: rows are in other banks
   uint4 x[2 * kPasses][kChunks][kWarp];
 
   // The channel that a lane's first number of the n-th four is of.
@@ -37,24 +113,14 @@ struct V2FeaturesFactor {
     }
   }
 
-  // The products with d, by way of a matrix: of edges 2 q and 2 q + 1 and feature g of each eight.
-  __device__ __forceinline__ void multiply(float (&sums)[kChunks][2], Octet& octet, Matrix& d) const {
+  // The products with d: of edges 2 q and 2 q + 1 and feature g of each eight.
+  __device__ __forceinline__ void multiply(float (&sums)[kChunks][2], const V2Matrix<S>& matrix) const {
     const int g = lane_group(), q = lane_in_group();
-    __syncwarp();
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-#pragma unroll
-      for (int i = 0; i < Octet::kSlots; i += 4) {
-        const float4 four = {octet.at(i, u), octet.at(i + 1, u), octet.at(i + 2, u), octet.at(i + 3, u)};
-        *reinterpret_cast<float4*>(&d[2 * q + u][Octet::channel(i, g)]) = four;
-      }
-    }
-    __syncwarp();
     float high[kChunks][2][4] = {}, low[kChunks][2][4] = {};  // side by side, as products wait for the sum before
 #pragma unroll
     for (int n = 0; n < kPasses; ++n) {
       uint32_t b[4];
-      load_numbers(b, reinterpret_cast<const uint32_t*>(&d[g][channel(n, q)]));
+      load_numbers(b, reinterpret_cast<const uint32_t*>(&matrix.d[g][channel(n, q)]));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -80,37 +146,38 @@ struct V2FeaturesFactor {
 // Warps of a block, which stays until there are no rows: they have W in common.
 struct V2Octets {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+  // Of a multiprocessor; chunks: eights of features of which a block by destination adds up W's gradients.
+  static constexpr int blocks(bool by_destination, int chunks) { return !by_destination ? 4 : chunks == 1 ? 3 : 2; }
 };
-// Of a multiprocessor; kChunks: eights of features of which a block by destination adds up W's gradients.
-template <bool by_destination, int kChunks>
-constexpr int kOctetBlocks = !by_destination ? 4
-                             : kChunks == 1  ? 3
-                                             : 2;
 
 // Shared memory of a block.
-template <class S, bool by_destination, int kChunks>
+template <class S, bool by_destination, int kChunks, bool kSeveral>
 int v2_gradients_bytes(int edge_dim) {
-  using Factor = V2FeaturesFactor<S, kChunks>;
-  constexpr size_t kOfFeatures = sizeof(Factor) + V2Octets::kWarps * sizeof(typename Factor::Matrix);
-  return v2_factor_bytes<S>(edge_dim) + static_cast<int>(by_destination ? kOfFeatures : 0);
+  constexpr size_t kOfFeatures = by_destination ? sizeof(V2FeaturesFactor<S, kChunks>) : 0;
+  constexpr size_t kMatrices = by_destination || kSeveral ? V2Octets::kWarps * sizeof(V2Matrix<S>) : 0;
+  return v2_factor_bytes<S>(edge_dim) + static_cast<int>(kOfFeatures + kMatrices);
 }
 
-// As v2_gradients_kernel, with so many features a block (y).
-template <class S, bool by_destination, int kChunks>
-__global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<by_destination, kChunks>)))
+// As v2_gradients_kernel, with so many features a block (y). kSeveral: rows are so short that a warp takes all of a
+// unit's at once, eight of their edges at a time.
+template <class S, bool by_destination, int kChunks, bool kSeveral>
+__global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::blocks(by_destination, kChunks)))
     v2_octet_gradients_kernel(V2Terms<S> terms, V2Gradients g, RowUnits units, float* partial, float* slots) {
   using T = typename S::T;
   using Octet = V2Octet<S>;
   using FeaturesFactor = V2FeaturesFactor<S, kChunks>;
+  using RowSum = V2RowSum<S, kSeveral>;
   using Batches = V2Batches<S, by_destination>;
   constexpr int kSlots = Octet::kSlots;
   extern __shared__ uint4 memory[];
   __shared__ typename Batches::Storage batches[V2Octets::kWarps];
+  __shared__ alignas(16) int rows_of_warps[kSeveral ? V2Octets::kWarps : 1][kWarp];
   const int warp = threadIdx.x / kWarp, group = lane_group(), q = lane_in_group();
   auto& batch = batches[warp];
+  auto& rows = rows_of_warps[kSeveral ? warp : 0];
   auto* const factor = reinterpret_cast<typename Octet::Factor*>(memory);
   auto* const of_features = reinterpret_cast<FeaturesFactor*>(factor + Octet::chunks(terms));
-  auto* const matrices = reinterpret_cast<typename FeaturesFactor::Matrix*>(of_features + 1);
+  auto* const matrices = reinterpret_cast<V2Matrix<S>*>(of_features + (by_destination ? 1 : 0));
   const int first_feature = blockIdx.y * kChunks * kV2Octet;
   const Index ptr = by_destination ? terms.rowptr : terms.colptr;
   const int64_t num_rows = by_destination ? terms.num_dst : terms.num_src;
@@ -125,16 +192,36 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
   if constexpr (by_destination) of_features->put(terms, first_feature);
   __syncthreads();
 
-  const auto take_row = [&](int r, const Range& entries, int64_t slot) {
-    float sum[kSlots] = {};
+  // Of the entries of rows [first_row, last_row): of a piece of one, if there is a slot.
+  const auto take = [&](int first_row, int last_row, const Range& entries, int64_t slot) {
+    const auto store = [&](int r, int k, const auto& sum) {
+      if (by_destination && blockIdx.y > 0) return;
+      Fragment<Shape<T, RowSum::kEach, 1, 1>> result;
+#pragma unroll
+      for (int i = 0; i < RowSum::kEach; ++i) result.x[i] = sum[i] * __ldg(att + k + i);
+      if (slot == kWhole) {
+        T* const x = static_cast<T*>(by_destination ? g.x_dst : g.x_src) + int64_t{r} * S::kFeatures;
+        result.template store<1>(x + k, 0, RowSum::kEach, 0);
+      } else {
+#pragma unroll
+        for (int i = 0; i < RowSum::kEach; ++i) slots[slot * S::kFeatures + k + i] = result.x[i];
+      }
+    };
+    RowSum sum{first_row};
     Batches ahead(terms, entries, batch);
+    int64_t row = first_row;
     for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
-      const int count = static_cast<int>(min(int64_t{kWarp}, entries.end - first));
+      const int count = static_cast<int>(min(int64_t{kWarp}, entries.end - first)), lane = threadIdx.x % kWarp;
       ahead.take(first);
+      if constexpr (kSeveral) {
+        if (last_row - first_row > 1) row = find_row_from(ptr, last_row, row, min(first + lane, entries.end - 1));
+        rows[lane] = static_cast<int>(row);
+        __syncwarp();
+      }
 #pragma unroll 1
       for (int base = 0; base < count; base += kV2Octet) {
         // The row's own numbers are loaded for each octet: registers are for sums.
-        int own = r;
+        int own = first_row;
         asm volatile("" : "+r"(own));
         Octet octet;
         float ds[2][S::kSteps];
@@ -155,7 +242,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
             const float grad = __ldg(grads + heads[s]);
             ds[u][s] = offsets[u] >= 0 ? grad : 0.0f;
           }
-          octet.set(u, Octet::row(own_x, own), Octet::row(other_x, max(batch.nodes[t], 0)));
+          octet.set(u, Octet::row(own_x, kSeveral ? rows[t] : own), Octet::row(other_x, max(batch.nodes[t], 0)));
         }
         octet.add_features(terms, factor, batch.offsets[base + group]);
 #pragma unroll
@@ -165,12 +252,12 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
             float& z = octet.at(i, u);
             const float x = ds[u][i / S::kVec], d = z > 0 ? x : slope * x;
             if (by_destination && offsets[u] >= 0) of_att[i] += d * z;
-            sum[i] += d;
+            sum.add(i, d);
             z = d;
           }
         }
-        if constexpr (by_destination) {
-          if (terms.edge_dim == 0) continue;
+        if constexpr (by_destination || kSeveral) matrices[warp].put(octet);
+        if (by_destination && terms.edge_dim > 0) {
 #pragma unroll
           for (int t = 0; t < Octet::kTiles; ++t) {
             uint32_t d[4], d_low[4];
@@ -187,7 +274,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
             }
           }
           float sums[kChunks][2];
-          of_features->multiply(sums, octet, matrices[warp]);
+          of_features->multiply(sums, matrices[warp]);
 #pragma unroll
           for (int c = 0; c < kChunks; ++c) {
             const int number = first_feature + c * kV2Octet + group;
@@ -198,27 +285,28 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
             }
           }
         }
+        if constexpr (kSeveral) sum.add(matrices[warp], rows + base, store);
       }
     }
     __syncwarp();
-    if (by_destination && blockIdx.y > 0) return;
-    constexpr int kHeld = shared_sums(2, 1, kSlots);
-    const int k = Octet::channel(share_sums<2, 1>(sum), group);
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) sum[i] *= __ldg(att + k + i);
-    if (slot == kWhole) {
-      Fragment<Shape<T, kHeld, 1, 1>> some;
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) some.x[i] = sum[i];
-      T* result = static_cast<T*>(by_destination ? g.x_dst : g.x_src) + int64_t{r} * S::kFeatures;
-      some.template store<1>(result + k, 0, kHeld, 0);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) slots[slot * S::kFeatures + k + i] = sum[i];
-    }
+    sum.end(last_row, store);
   };
   for (unsigned unit = blockIdx.x * V2Octets::kWarps + warp; unit < units.count; unit += gridDim.x * V2Octets::kWarps) {
-    for_unit(ptr, num_rows, terms.num_edges, units, unit, threadIdx.x % kWarp, take_row);
+    const int lane = threadIdx.x % kWarp;
+    if constexpr (kSeveral) {  // at once, if they are all for the unit
+      const int64_t first = (int64_t{unit} - units.segments) * units.rows_per_unit;
+      const int64_t last = min(first + units.rows_per_unit, num_rows), own = first + lane;
+      const bool is_there = first >= 0 && own < last;
+      const bool is_whole =
+          units.segments == 0 || row_range(ptr, is_there ? own : 0, terms.num_edges).size() <= units.segment;
+      if (__all_sync(kAllLanes, first >= 0 && (!is_there || is_whole))) {
+        const Range entries{clamp_to(ptr[first], terms.num_edges), clamp_to(ptr[last], terms.num_edges)};
+        take(static_cast<int>(first), static_cast<int>(last), entries, kWhole);
+        continue;
+      }
+    }
+    for_unit(ptr, num_rows, terms.num_edges, units, unit, lane,
+             [&](int r, const Range& entries, int64_t slot) { take(r, r + 1, entries, slot); });
   }
 
   if constexpr (by_destination) {
@@ -227,7 +315,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
     const auto add_up = [&](int row, int sum, const auto& factor_of) {
       for (int k = threadIdx.x; k < S::kFeatures; k += V2Octets::kThreads) {
         float total = 0;
-        for (int w = 0; w < V2Octets::kWarps; ++w) total += matrices[w][row][k];
+        for (int w = 0; w < V2Octets::kWarps; ++w) total += matrices[w].d[row][k];
         to[sum * S::kFeatures + k] = total * factor_of(k);
       }
     };
@@ -239,7 +327,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
       for (int i = 0; i < kSlots; ++i) {
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
-          matrices[warp][2 * q + u][Octet::channel(i, group)] = of_weights[c][i / 2][i % 2 * 2 + u];
+          matrices[warp].d[2 * q + u][Octet::channel(i, group)] = of_weights[c][i / 2][i % 2 * 2 + u];
         }
       }
       __syncthreads();
@@ -252,7 +340,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, (blocks_here(kOctetBlocks<
     const int first = share_sums<2, 1>(of_att);
 #pragma unroll
     for (int i = 0; i < shared_sums(2, 1, kSlots); ++i) {
-      matrices[warp][0][Octet::channel(first + i, group)] = of_att[i];
+      matrices[warp].d[0][Octet::channel(first + i, group)] = of_att[i];
     }
     __syncthreads();
     add_up(0, 0, [](int) { return 1.0f; });
