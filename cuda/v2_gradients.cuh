@@ -136,11 +136,12 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S, by_dest
               of_weights.zero();
 #pragma unroll
               for (int u = 0; u < kCount; ++u) {
-                of_features[u * kAtOnce + j] = z[u].dot(w);
+                if (g.features) of_features[u * kAtOnce + j] = z[u].dot(w);
                 of_weights.add(some[u][j], z[u]);
               }
               sums.add(f + j - first_feature, of_weights);
             }
+            if (!g.features) return;
             constexpr int kTogether = kCount * kAtOnce < S::kLanes ? kCount * kAtOnce : S::kLanes;
 #pragma unroll
             for (int first = 0; first < kCount * kAtOnce; first += kTogether) {

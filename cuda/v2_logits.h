@@ -30,8 +30,8 @@ bool v2_takes(Type type, int heads, int channels);
 cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream);
 
 // From grad A [num_edges, heads], of which edges that are out of range have no part: T grad_x_dst, grad_x_src and
-// grad_features (written where an edge has them), and A grad_terms [1 + edge_dim, heads * channels], of which
-// the first row is att's gradient and the others W's, transposed. partial: as many numbers as v2_partial says.
+// grad_features (written where an edge has them; may be null), and A grad_terms [1 + edge_dim, heads * channels], of
+// which the first row is att's gradient and the others W's, transposed. partial: as many numbers as v2_partial says.
 struct V2Gradients {
   const void* grad;
   void *x_dst, *x_src, *features, *terms, *partial;

@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
             z = d;
           }
         }
-        if constexpr (by_destination || kSeveral) matrices[warp].put(octet);
+        if (kSeveral || (by_destination && g.features)) matrices[warp].put(octet);
         if (by_destination && terms.edge_dim > 0) {
 #pragma unroll
           for (int t = 0; t < Octet::kTiles; ++t) {
@@ -273,15 +273,17 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
               mma_tf32(of_weights[c][t], d, f[c][0], f[c][1]);
             }
           }
-          float sums[kChunks][2];
-          of_features->multiply(sums, matrices[warp]);
+          if (g.features) {
+            float sums[kChunks][2];
+            of_features->multiply(sums, matrices[warp]);
 #pragma unroll
-          for (int c = 0; c < kChunks; ++c) {
-            const int number = first_feature + c * kV2Octet + group;
+            for (int c = 0; c < kChunks; ++c) {
+              const int number = first_feature + c * kV2Octet + group;
 #pragma unroll
-            for (int u = 0; u < 2; ++u) {
-              if (offsets[u] < 0 || number >= terms.edge_dim) continue;
-              static_cast<T*>(g.features)[offsets[u] + number] = from_accumulate<T>(sums[c][u]);
+              for (int u = 0; u < 2; ++u) {
+                if (offsets[u] < 0 || number >= terms.edge_dim) continue;
+                static_cast<T*>(g.features)[offsets[u] + number] = from_accumulate<T>(sums[c][u]);
+              }
             }
           }
         }

@@ -147,13 +147,13 @@ at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weigh
 }
 
 // Of torch's operators, which have derivatives of their own.
-V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o) {
+V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o, bool of_features) {
   const auto type = accumulate_type(o.x_src.scalar_type());
   const auto zeros = [&](const O& t) {
     return t ? at::zeros(t->sizes(), t->options().dtype(type)) : at::zeros({0}, o.x_src.options());
   };
   const auto d_dst = zeros(o.x_dst), d_src = zeros(o.x_src), d_att = zeros(o.att);
-  const auto d_features = zeros(o.features), d_weight = zeros(o.weight);
+  const auto d_features = zeros(of_features ? o.features : std::nullopt), d_weight = zeros(o.weight);
   for_each_chunk(o, [&, att = o.att.to(type)](const Chunk& c) {
     const auto ds = grad.narrow(0, c.begin, c.size).to(type).masked_fill(c.is_known.logical_not(), 0).unsqueeze(-1);
     d_att.add_((ds * at::leaky_relu(c.terms, o.negative_slope)).sum(0));
@@ -162,7 +162,7 @@ V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o) {
     add_rows(d_src, c.col, d_terms);
     if (!o.features.has_value()) return;
     const auto d_linear = d_terms.flatten(1);
-    add_rows(d_features, c.eid, d_linear.matmul(o.weight->to(type)));
+    if (of_features) add_rows(d_features, c.eid, d_linear.matmul(o.weight->to(type)));
     d_weight.add_(d_linear.t().matmul(c.features));
   });
   const auto like = [](const at::Tensor& t, const at::Tensor& operand) { return t.to(operand.scalar_type()); };
@@ -171,7 +171,7 @@ V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o) {
 }
 
 V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
-                           double negative_slope, O colptr, O row, O perm) {
+                           double negative_slope, O colptr, O row, O perm, bool of_features) {
   const NoAutocast guard;
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
@@ -183,11 +183,11 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
     V2Operands both = o;
     both.graph = with_csc(o.graph, x_src.size(0));
     const auto type = accumulate_type(x_src.scalar_type());
-    const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both);
+    const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both, of_features);
     return {d_dst, d_src, d_att.to(att.scalar_type()), d_features, d_weight.to(x_src.scalar_type())};
   }
 #endif
-  return gradients_of(grad, o);
+  return gradients_of(grad, o, of_features);
 }
 
 void check_meta(const V2Operands& o) {
@@ -212,13 +212,13 @@ at::Tensor forward_meta(T rowptr, T col, T x_dst, T x_src, T att, O features, O 
 }
 
 V2GradientTensors backward_meta(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
-                                double slope, O colptr, O row, O perm) {
+                                double slope, O colptr, O row, O perm, bool of_features) {
   check_meta({{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, slope});
   check_on_meta({{"grad", grad}});
   const auto like = [&](const O& t) {
     return t ? at::empty_symint(t->sym_sizes(), t->options()) : at::empty({0}, x_src.options());
   };
-  return {like(x_dst), like(x_src), like(att), like(features), like(weight)};
+  return {like(x_dst), like(x_src), like(att), like(of_features ? features : std::nullopt), like(weight)};
 }
 
 at::Tensor dispatch(const V2Operands& o) {
@@ -229,12 +229,12 @@ at::Tensor dispatch(const V2Operands& o) {
                  g.row, g.perm);
 }
 
-V2GradientTensors dispatch_backward(const at::Tensor& grad, const V2Operands& o) {
-  static const auto op =
-      find_operator<V2GradientTensors(T, T, T, T, T, T, O, O, O, double, O, O, O)>("dfgnn::additive_v2_logits_bwd");
+V2GradientTensors dispatch_backward(const at::Tensor& grad, const V2Operands& o, bool of_features) {
+  static const auto op = find_operator<V2GradientTensors(T, T, T, T, T, T, O, O, O, double, O, O, O, bool)>(
+      "dfgnn::additive_v2_logits_bwd");
   const auto& g = o.graph;
   return op.call(grad, g.rowptr, g.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope,
-                 g.colptr, g.row, g.perm);
+                 g.colptr, g.row, g.perm, of_features);
 }
 
 struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
@@ -259,9 +259,11 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
                        as_optional(of_call[4]),
                        as_optional(of_call[5]),
                        ctx->saved_data["negative_slope"].toDouble()};
-    auto [d_dst, d_src, d_att, d_features, d_weight] =
-        at::GradMode::is_enabled() ? gradients_of(grads[0], o) : dispatch_backward(grads[0], o);
-    if (!o.features.has_value()) d_features = d_weight = at::Tensor();
+    const bool of_features = o.features.has_value() && ctx->needs_input_grad(3);
+    const auto gradients = at::GradMode::is_enabled() ? gradients_of : dispatch_backward;
+    auto [d_dst, d_src, d_att, d_features, d_weight] = gradients(grads[0], o, of_features);
+    if (!of_features) d_features = at::Tensor();
+    if (!o.features.has_value()) d_weight = at::Tensor();
     return {d_dst, d_src, d_att, d_features, d_weight, at::Tensor()};
   }
 };
@@ -281,7 +283,8 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
       std::string(kCscArguments);
   m.def(("additive_v2_logits(" + operands + ") -> Tensor").c_str());
   m.def(("additive_v2_logits_bwd(Tensor grad, " + operands +
-         ") -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, Tensor grad_weight)")
+         ", bool of_features=True) -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, "
+         "Tensor grad_weight)")
             .c_str());
 }
 

@@ -20,12 +20,12 @@ struct V2Operands {
   int64_t num_edges() const { return graph.col.numel(); }
 };
 
-// Of x_dst, x_src, att, features and weight.
+// Of x_dst, x_src, att, features, which may be left out, and weight.
 using V2GradientTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // Whether there are CUDA kernels for these heads, and these; of checked operands, grad [E, H] of the accumulation type.
 bool v2_takes_cuda(const V2Operands& operands);
 at::Tensor v2_logits_cuda(const V2Operands& operands);
-V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& operands);
+V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& operands, bool of_features);
 
 }  // namespace dfgnn

@@ -132,6 +132,23 @@ def test_chunks(device):
     check_v2(csr, operands)
 
 
+@pytest.mark.parametrize(("channels", "width"), [(5, 3), (16, 3), (16, 12)])
+@pytest.mark.parametrize("rows", [graphs.mixed, graphs.rows_of_70])
+def test_features_without_a_gradient(rows, channels, width, device):
+    """All others are the same."""
+    csr = rows(device)
+    leaves = [t.requires_grad_() for t in v2_operands(csr, channels=channels, width=width)]
+    projection = normal(csr, csr.capacity, 2)
+
+    def gradients():
+        wanted = [t for t in leaves if t.requires_grad]
+        return torch.autograd.grad((v2_logits(csr, *leaves) * projection).sum(), wanted)
+
+    x_dst, x_src, att, _, weight = gradients()
+    leaves[3].requires_grad_(False)
+    torch.testing.assert_close(gradients(), (x_dst, x_src, att, weight))
+
+
 def test_second_derivatives(device):
     csr = graphs.mixed(device)
     for width in (0, 3):
@@ -291,7 +308,10 @@ def test_opcheck(width, channels, device):
     torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits, (g.rowptr, g.col), kwargs)
     grad = normal(csr, csr.capacity, 2)
     kwargs = {k: t.detach() if isinstance(t, Tensor) else t for k, t in kwargs.items()}
-    torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits_bwd, (grad, g.rowptr, g.col), kwargs)
+    for of_features in (True, False):
+        kwargs["of_features"] = of_features
+        arguments = (grad, g.rowptr, g.col)
+        torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits_bwd, arguments, kwargs)
 
 
 def test_opcheck_of_additive_logits(device):

@@ -82,25 +82,25 @@ at::Tensor v2_logits_cuda(const V2Operands& o) {
   return logits;
 }
 
-V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& o) {
+V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& o, bool of_features) {
   const c10::cuda::CUDAGuard guard(o.x_src.device());
   const Task t(o);
   const int64_t channels = o.x_src.size(2), edge_dim = t.task.edge_dim;
   const auto x_dst = at::empty_like(t.x_dst), x_src = at::empty_like(t.x_src);
-  const auto features = o.features ? at::zeros_like(t.features) : at::zeros({0}, o.x_src.options());
+  const bool has_features = of_features && o.features.has_value();
+  const auto features = has_features ? at::zeros_like(t.features) : at::zeros({0}, o.x_src.options());
   const auto terms = at::empty({1 + edge_dim, t.task.heads, t.task.channels}, t.att.options());
   const auto partial = at::empty({cuda::v2_partial(t.task)}, t.att.options());
   const auto weights = grad.contiguous();
   const cuda::V2Gradients gradients{data_of(weights),         x_dst.mutable_data_ptr(),
-                                    x_src.mutable_data_ptr(), features.mutable_data_ptr(),
+                                    x_src.mutable_data_ptr(), has_features ? features.mutable_data_ptr() : nullptr,
                                     terms.mutable_data_ptr(), partial.mutable_data_ptr()};
   C10_CUDA_CHECK(cuda::v2_gradients(t.task, gradients, c10::cuda::getCurrentCUDAStream()));
   const auto unpadded = [&](const at::Tensor& x) { return x.narrow(-1, 0, channels).contiguous(); };
   const auto of_att = terms[0].narrow(-1, 0, channels).clone(at::MemoryFormat::Contiguous);
-  const auto of_features = terms.narrow(0, 1, edge_dim).narrow(-1, 0, channels);  // [F, H, C]
-  const auto of_weight = o.weight
-                             ? of_features.permute({1, 2, 0}).clone(at::MemoryFormat::Contiguous).view_as(*o.weight)
-                             : at::zeros({0}, t.att.options());
+  const auto of_numbers = terms.narrow(0, 1, edge_dim).narrow(-1, 0, channels);  // [F, H, C]
+  const auto of_weight = o.weight ? of_numbers.permute({1, 2, 0}).clone(at::MemoryFormat::Contiguous).view_as(*o.weight)
+                                  : at::zeros({0}, t.att.options());
   return {unpadded(x_dst), unpadded(x_src), of_att, features, of_weight};
 }
 
