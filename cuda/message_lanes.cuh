@@ -27,7 +27,7 @@ class MessageLanes {
   using TermShape = Shape<T, message_term(sizeof(T)), 1, 1>;
   using Term = Packed<TermShape>;
   static constexpr int kEdges = S::kSteps > 1 ? 2 : 4, kTerm = TermShape::kVec;
-  static constexpr int kChunks = 4;  // lanes of a head at the least, whose features of edges W makes at a time
+  static constexpr int kChunks = 4;  // lanes' features that W makes at a time: as many lanes as a head has at the least
 
   // The lane's share of a node's row, and of what W^T makes of it.
   struct Own {

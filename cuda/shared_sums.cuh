@@ -33,11 +33,12 @@ __device__ __forceinline__ int share_held(A (&x)[kCount]) {
   }
 }
 
-// Makes them: the lane's first numbers of x are those from the one on that it returns, negative where another lane has
-// the same. (By a loop over halves compilers do not unroll what is done with 16 numbers, and choose between registers
-// at run time: eight times as many instructions.)
+// Makes them, of a power of two of numbers: the lane's first shared_sums() numbers of x are those from the one on that
+// it returns, negative where another lane has the same. (By a loop over halves compilers do not unroll what is done
+// with 16 numbers, and choose between registers at run time: eight times as many instructions.)
 template <int kFrom, int kTo, int kCount, class A>
 __device__ __forceinline__ int share_sums(A (&x)[kCount]) {
+  static_assert((kCount & (kCount - 1)) == 0);
   return share_held<kFrom, kTo, kCount>(x);
 }
 

@@ -1,5 +1,5 @@
 // GATv2's scores of edges that have features, by runs of edges, and the launches of their derivatives
-// (v2_gradients.cuh).
+// (v2_gradients.cuh), or both on tensor cores (v2_octets.cuh, v2_octet_gradients.cuh).
 #include <algorithm>
 
 #include "column_sums.h"
@@ -87,36 +87,46 @@ int64_t blocks_with_sums(const V2Logits& task) {
   return std::min<int64_t>(most, plan_of(task, task.num_dst).blocks);
 }
 
-// What they take of the workspace, and the sums over them after it, and what slots of pieces take after that.
-int64_t numbers_of_blocks(const V2Logits& task, int64_t rows) {
+// What so many blocks take of the workspace, and the sums over them after it. What slots of pieces take comes after
+// that.
+int64_t numbers_of_blocks(const V2Logits& task, int64_t blocks) {
   const int64_t columns = int64_t{1 + task.edge_dim} * width_of(task);
-  return rows * columns + column_sums_partial(rows, columns);
+  return blocks * columns + column_sums_partial(blocks, columns);
 }
 
-// The pass over rows of either compressed form by octets: where rows are short with units of some 128 entries.
-bool takes_several(const V2Logits& task, int64_t num_rows) { return task.num_edges < RowUnits::kShort * num_rows; }
-RowUnits units_of(const V2Logits& task, bool by_destination) {
-  constexpr int64_t kEntries = 128, kUnits = 8192;
-  const Index& ptr = by_destination ? task.rowptr : task.colptr;
-  const int64_t num_rows = by_destination ? task.num_dst : task.num_src;
-  RowUnits units = RowPass(ptr, num_rows, task.num_edges, width_of(task)).units();
-  if (takes_several(task, num_rows)) {
-    const int64_t rows = std::min(kEntries * num_rows / task.num_edges, num_rows / kUnits);
-    units.rows_per_unit = static_cast<int>(std::clamp<int64_t>(rows, 1, kWarp));
-    units.count = units.segments + static_cast<unsigned>((num_rows + units.rows_per_unit - 1) / units.rows_per_unit);
+// The passes by octets over rows of both compressed forms.
+struct OctetPlan {
+  struct Pass {
+    RowUnits units;
+    bool takes_several;  // rows of a unit at once
+    unsigned blocks;     // as many as a device has room for
+  };
+  int chunks;  // where features are more than eight, a block takes sixteen
+  Pass by_destination, by_source;
+
+  explicit OctetPlan(const V2Logits& task) : chunks(task.edge_dim > kV2Octet ? 2 : 1) {
+    int multiprocessors = 0;
+    if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
+    by_destination = pass(task, task.rowptr, task.num_dst, multiprocessors * V2Octets::blocks(true, chunks));
+    by_source = pass(task, task.colptr, task.num_src, multiprocessors * V2Octets::blocks(false, 1));
   }
-  return units;
-}
 
-// Where features are more than eight, so are those that a block adds up.
-int chunks_of_block(const V2Logits& task) { return task.edge_dim > kV2Octet ? 2 : 1; }
-// Its blocks: as many as a device has room for.
-unsigned octet_blocks(const V2Logits& task, bool by_destination) {
-  int multiprocessors = 0;
-  if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
-  const unsigned wanted = (units_of(task, by_destination).count + V2Octets::kWarps - 1) / V2Octets::kWarps;
-  return std::min<unsigned>(multiprocessors * V2Octets::blocks(by_destination, chunks_of_block(task)), wanted);
-}
+ private:
+  // Where rows are short, with units of some 128 entries.
+  static Pass pass(const V2Logits& task, const Index& ptr, int64_t num_rows, unsigned most_blocks) {
+    constexpr int64_t kEntries = 128, kUnits = 8192;
+    if (num_rows == 0) return {};
+    RowUnits units = RowPass(ptr, num_rows, task.num_edges, width_of(task)).units();
+    const int64_t num_edges = std::max<int64_t>(task.num_edges, 1);
+    const int64_t rows = std::min({kEntries * num_rows / num_edges, num_rows / kUnits, int64_t{kWarp}});
+    const bool takes_several = num_edges < RowUnits::kShort * num_rows && rows > 1;
+    if (takes_several) {
+      units.rows_per_unit = static_cast<int>(rows);
+      units.count = units.segments + static_cast<unsigned>((num_rows + rows - 1) / rows);
+    }
+    return {units, takes_several, std::min(most_blocks, (units.count + V2Octets::kWarps - 1) / V2Octets::kWarps)};
+  }
+};
 
 }  // namespace
 
@@ -149,8 +159,9 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
 
 int64_t v2_partial(const V2Logits& task) {
   if (takes_octets(task)) {
-    const int64_t slots = std::max(units_of(task, true).slots(), units_of(task, false).slots());
-    return numbers_of_blocks(task, octet_blocks(task, true)) + slots * width_of(task);
+    const OctetPlan plan(task);
+    const int64_t slots = std::max(plan.by_destination.units.slots(), plan.by_source.units.slots());
+    return numbers_of_blocks(task, plan.by_destination.blocks) + slots * width_of(task);
   }
   return numbers_of_blocks(task, blocks_with_sums(task)) +
          cut_rows(task.num_edges, width_of(task)).slots() * width_of(task);
@@ -160,62 +171,70 @@ cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_
   const auto blocks_of_features = [&](int of_block) {
     return static_cast<unsigned>(std::max(1, (task.edge_dim + of_block - 1) / of_block));
   };
-  // The passes by destination and by source, launch.operator()<by_destination>(num_rows, partial, slots), which
-  // returns the units that rows were cut into; then sums over blocks.
-  const auto passes = [&]<class T, class Launch>(int64_t blocks, const Launch& launch) {
+  // The passes by destination, of so many blocks, and by source, which launch.operator()<by_destination>(partial,
+  // slots) begins; what these units left in slots; then sums over blocks.
+  const auto passes = [&]<class T>(int64_t blocks, const RowUnits& by_destination, const RowUnits& by_source,
+                                   const auto& launch) {
     using A = typename Accumulate<T>::type;
     const int64_t width = int64_t{1 + task.edge_dim} * width_of(task);
     A *partial = static_cast<A*>(g.partial), *slots = partial + numbers_of_blocks(task, blocks);
-    const auto pass = [&]<bool by_destination>(int64_t num_rows, const Index& ptr, void* result) {
-      if (num_rows == 0) return cudaSuccess;
-      const RowUnits units = launch.template operator()<by_destination>(num_rows, partial, slots);
-      const cudaError_t error = cudaGetLastError();
-      if (error != cudaSuccess) return error;
+    const auto merge = [&](const Index& ptr, int64_t num_rows, const RowUnits& units, void* result) {
       const int numbers = width_of(task);
-      Merge<T, false> merge{ptr, num_rows, task.num_edges, units, 1, slots, numbers, numbers};
-      merge.results = 1;
-      merge.rows[0] = static_cast<T*>(result);
-      return launch_merge(merge, stream);
+      Merge<T, false> sums{ptr, num_rows, task.num_edges, units, 1, slots, numbers, numbers};
+      sums.results = 1;
+      sums.rows[0] = static_cast<T*>(result);
+      return launch_merge(sums, stream);
     };
-    cudaError_t error = pass.template operator()<true>(task.num_dst, task.rowptr, g.x_dst);
-    if (error == cudaSuccess) error = pass.template operator()<false>(task.num_src, task.colptr, g.x_src);
+    cudaError_t error = cudaSuccess;
+    if (task.num_dst > 0) {
+      error = launch.template operator()<true>(partial, slots);
+      if (error == cudaSuccess) error = merge(task.rowptr, task.num_dst, by_destination, g.x_dst);
+    }
+    if (error == cudaSuccess && task.num_src > 0) {
+      error = launch.template operator()<false>(partial, slots);
+      if (error == cudaSuccess) error = merge(task.colptr, task.num_src, by_source, g.x_src);
+    }
     if (error != cudaSuccess) return error;
     return column_sums(task.type, partial, blocks, width, partial + blocks * width, g.terms, stream);
   };
   if (takes_octets(task)) {
     return for_octets(task, [&]<class S>() {
+      const OctetPlan plan(task);
       const V2Terms<S> terms(task);
-      const auto launch = [&]<bool by_destination>(int64_t num_rows, float* partial, float* slots) {
-        const RowUnits units = units_of(task, by_destination);
+      const auto launch = [&]<bool by_destination>(float* partial, float* slots) {
+        const OctetPlan::Pass& pass = by_destination ? plan.by_destination : plan.by_source;
         const auto with = [&]<int kChunks, bool kSeveral>() {
           auto* const kernel = v2_octet_gradients_kernel<S, by_destination, kChunks, kSeveral>;
           const int bytes = v2_gradients_bytes<S, by_destination, kChunks, kSeveral>(task.edge_dim);
-          if (allow_shared_memory(kernel, bytes) != cudaSuccess) return;  // the launch fails, too
-          const unsigned of_features = by_destination ? blocks_of_features(kChunks * kV2Octet) : 1;
-          const dim3 grid(octet_blocks(task, by_destination), of_features);
-          kernel<<<grid, V2Octets::kThreads, bytes, stream>>>(terms, g, units, partial, slots);
+          const cudaError_t error = allow_shared_memory(kernel, bytes);
+          if (error != cudaSuccess) return error;
+          const dim3 grid(pass.blocks, by_destination ? blocks_of_features(kChunks * kV2Octet) : 1);
+          kernel<<<grid, V2Octets::kThreads, bytes, stream>>>(terms, g, pass.units, partial, slots);
+          return cudaGetLastError();
         };
         const auto with_chunks = [&]<bool kSeveral>() {
-          by_destination&& chunks_of_block(task) > 1 ? with.template operator()<by_destination ? 2 : 1, kSeveral>()
-                                                     : with.template operator()<1, kSeveral>();
+          if constexpr (by_destination) {
+            if (plan.chunks == 2) return with.template operator()<2, kSeveral>();
+          }
+          return with.template operator()<1, kSeveral>();
         };
-        takes_several(task, num_rows) ? with_chunks.template operator()<true>()
-                                      : with_chunks.template operator()<false>();
-        return units;
+        return pass.takes_several ? with_chunks.template operator()<true>() : with_chunks.template operator()<false>();
       };
-      return passes.template operator()<typename S::T>(octet_blocks(task, true), launch);
+      return passes.template operator()<typename S::T>(plan.by_destination.blocks, plan.by_destination.units,
+                                                       plan.by_source.units, launch);
     });
   }
   return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
+    const RowPlan by_rows = plan_of(task, task.num_dst), by_columns = plan_of(task, task.num_src);
     const int64_t blocks = blocks_with_sums(task);
-    const auto launch = [&]<bool by_destination>(int64_t num_rows, auto* partial, auto* slots) {
-      const RowPlan plan = plan_of(task, num_rows);
-      const auto rows = by_destination ? static_cast<unsigned>(blocks) : plan.blocks;
-      const dim3 grid(rows, by_destination ? blocks_of_features(kFeaturesOfBlock<S>) : 1);
+    const auto launch = [&]<bool by_destination>(auto* partial, auto* slots) {
+      const RowPlan& plan = by_destination ? by_rows : by_columns;
+      const dim3 grid(by_destination ? static_cast<unsigned>(blocks) : plan.blocks,
+                      by_destination ? blocks_of_features(kFeaturesOfBlock<S>) : 1);
       v2_gradients_kernel<S, by_destination><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, plan, partial, slots);
-      return plan.units;
+      return cudaGetLastError();
     };
-    return passes.template operator()<typename S::T>(blocks, launch);
+    return passes.template operator()<typename S::T>(blocks, by_rows.units, by_columns.units, launch);
   });
 }
 

@@ -158,7 +158,7 @@ int v2_gradients_bytes(int edge_dim) {
   return v2_factor_bytes<S>(edge_dim) + static_cast<int>(kOfFeatures + kMatrices);
 }
 
-// As v2_gradients_kernel, with so many features a block (y). kSeveral: rows are so short that a warp takes all of a
+// As v2_gradients_kernel, with 8 kChunks features a block (y). kSeveral: rows are so short that a warp takes all of a
 // unit's at once, eight of their edges at a time.
 template <class S, bool by_destination, int kChunks, bool kSeveral>
 __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::blocks(by_destination, kChunks)))
@@ -179,6 +179,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
   auto* const of_features = reinterpret_cast<FeaturesFactor*>(factor + Octet::chunks(terms));
   auto* const matrices = reinterpret_cast<V2Matrix<S>*>(of_features + (by_destination ? 1 : 0));
   const int first_feature = blockIdx.y * kChunks * kV2Octet;
+  const bool sums_rows = !by_destination || blockIdx.y == 0;  // the first block of several
   const Index ptr = by_destination ? terms.rowptr : terms.colptr;
   const int64_t num_rows = by_destination ? terms.num_dst : terms.num_src;
   const void *own_x = by_destination ? terms.x_dst : terms.x_src, *other_x = by_destination ? terms.x_src : terms.x_dst;
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
   int heads[S::kSteps];
 #pragma unroll
   for (int s = 0; s < S::kSteps; ++s) heads[s] = Octet::channel(s * S::kVec, group) / terms.channels;
-  float of_att[kSlots] = {}, of_weights[kChunks][by_destination ? Octet::kTiles : 1][4] = {};
+  float of_att[kSlots] = {}, of_weights[kChunks][Octet::kTiles][4] = {};
   Octet::put(factor, terms);
   if constexpr (by_destination) of_features->put(terms, first_feature);
   __syncthreads();
@@ -195,7 +196,6 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
   // Of the entries of rows [first_row, last_row): of a piece of one, if there is a slot.
   const auto take = [&](int first_row, int last_row, const Range& entries, int64_t slot) {
     const auto store = [&](int r, int k, const auto& sum) {
-      if (by_destination && blockIdx.y > 0) return;
       Fragment<Shape<T, RowSum::kEach, 1, 1>> result;
 #pragma unroll
       for (int i = 0; i < RowSum::kEach; ++i) result.x[i] = sum[i] * __ldg(att + k + i);
@@ -256,8 +256,8 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
             z = d;
           }
         }
-        if (kSeveral || (by_destination && g.features)) matrices[warp].put(octet);
-        if (by_destination && terms.edge_dim > 0) {
+        if ((kSeveral && sums_rows) || (by_destination && g.features)) matrices[warp].put(octet);
+        if constexpr (by_destination) {
 #pragma unroll
           for (int t = 0; t < Octet::kTiles; ++t) {
             uint32_t d[4], d_low[4];
@@ -268,9 +268,13 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
             }
 #pragma unroll
             for (int c = 0; c < kChunks; ++c) {
-              mma_tf32(of_weights[c][t], d_low, f[c][0], f[c][1]);
-              if constexpr (Octet::kSplit) mma_tf32(of_weights[c][t], d, low_part(f[c][0]), low_part(f[c][1]));
-              mma_tf32(of_weights[c][t], d, f[c][0], f[c][1]);
+              float products[4] = {};
+              mma_tf32(products, d_low, f[c][0], f[c][1]);
+              if constexpr (Octet::kSplit) mma_tf32(products, d, low_part(f[c][0]), low_part(f[c][1]));
+              mma_tf32(products, d, f[c][0], f[c][1]);
+              // Added here, as tensor cores cut off what is below a sum's last bit, whose errors would add up.
+#pragma unroll
+              for (int x = 0; x < 4; ++x) of_weights[c][t][x] += products[x];
             }
           }
           if (g.features) {
@@ -287,11 +291,11 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
             }
           }
         }
-        if constexpr (kSeveral) sum.add(matrices[warp], rows + base, store);
+        if (kSeveral && sums_rows) sum.add(matrices[warp], rows + base, store);
       }
     }
     __syncwarp();
-    sum.end(last_row, store);
+    if (sums_rows) sum.end(last_row, store);
   };
   for (unsigned unit = blockIdx.x * V2Octets::kWarps + warp; unit < units.count; unit += gridDim.x * V2Octets::kWarps) {
     const int lane = threadIdx.x % kWarp;

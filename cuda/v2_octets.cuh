@@ -124,6 +124,7 @@ int v2_factor_bytes(int edge_dim) {
   return (edge_dim + kV2Octet - 1) / kV2Octet * static_cast<int>(sizeof(typename V2Octet<S>::Factor));
 }
 
+// Of what v2_takes. The slope, as leaky_relu of x is the larger of x and slope times x.
 inline bool takes_octets(const V2Logits& task) {
   const int width = task.heads * task.channels, least = task.type == Type::f32 ? 32 : 64;
   const bool is_width = width == least || width == 2 * least || width == kV2MostChannels;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void for_lanes_of_head(int lanes, const With& with) {
 }
 
 template <class S>
-__global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(2))
+__global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(3))
     v2_octet_logits_kernel(V2Terms<S> terms, float* logits, EdgePlan plan) {
   using Octet = V2Octet<S>;
   extern __shared__ uint4 memory[];
@@ -173,9 +174,6 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(2))
   auto* const factor = reinterpret_cast<typename Octet::Factor*>(memory);
   const int g = lane_group(), q = lane_in_group();
   const auto slope = static_cast<float>(terms.negative_slope);
-  float att[Octet::kSlots];
-#pragma unroll
-  for (int i = 0; i < Octet::kSlots; ++i) att[i] = static_cast<const float*>(terms.att)[Octet::channel(i, g)];
   Octet::put(factor, terms);
   clear_no_edges(terms, logits);
   __syncthreads();
@@ -195,16 +193,21 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(2))
         octet.set(u, Octet::row(terms.x_dst, batch.row[at[u]]), Octet::row(terms.x_src, max(node, 0)));
       }
       octet.add_features(terms, factor, __shfl_sync(kAllLanes, lane_offset, min(base + g, count - 1)));
+      // att's numbers are loaded for each octet: with registers for them, a multiprocessor has room for fewer warps.
+      const float* att = static_cast<const float*>(terms.att) + g * S::kVec;
+      asm volatile("" : "+l"(att));
       float dots[2 * S::kSteps];
 #pragma unroll
       for (int s = 0; s < S::kSteps; ++s) {
+        float of_step[S::kVec];
+        load_numbers(of_step, att + s * S::kLanes * S::kVec);
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
           float dot = 0;
 #pragma unroll
-          for (int i = s * S::kVec; i < (s + 1) * S::kVec; ++i) {
-            const float z = octet.at(i, u);
-            dot += att[i] * max(z, slope * z);
+          for (int i = 0; i < S::kVec; ++i) {
+            const float z = octet.at(s * S::kVec + i, u);
+            dot += of_step[i] * max(z, slope * z);
           }
           dots[2 * s + u] = dot;
         }

@@ -1,5 +1,7 @@
 """Scores as tensors, and the softmax over them, against plain torch in float64."""
 
+from functools import partial
+
 import graphs
 import pytest
 import torch
@@ -12,6 +14,16 @@ import pyg_dfgnn
 from pyg_dfgnn import ops
 
 SLOPE = 0.3
+
+# Rows of all kinds, and so many that a warp takes several.
+ROWS = {
+    "hub": partial(graphs.make, "hub"),
+    "spare_capacity": partial(graphs.make, "spare_capacity"),
+    "short_rows": partial(graphs.short_rows, 40_000),
+    "in_pieces": lambda device: graphs.in_pieces(20_000).to(device),
+}
+
+OPERANDS = ("x_dst", "x_src", "att", "features", "weight")
 
 
 def graph_of(csr: Csr) -> pyg_dfgnn.Graph:
@@ -49,7 +61,7 @@ def expected_v2_logits(
 def check_v2(csr: Csr, operands: list[Tensor], slope: float = SLOPE) -> None:
     """The logits, 0 where there is no edge, and the gradients of all operands."""
     dtype = operands[0].dtype
-    leaves = [t.clone().requires_grad_() for t in operands]
+    leaves = [t.detach().requires_grad_() for t in operands]
     exact = [t.double().requires_grad_() for t in operands]
     found = v2_logits(csr, *leaves, slope=slope)
     wanted = expected_v2_logits(csr, *exact, slope=slope)
@@ -67,22 +79,25 @@ def check_v2(csr: Csr, operands: list[Tensor], slope: float = SLOPE) -> None:
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)
+@pytest.mark.parametrize("channels", [5, 16])
 @pytest.mark.parametrize("width", [0, 3])
-def test_additive_v2_logits(name, width, device):
+def test_additive_v2_logits(name, channels, width, device):
     csr = graphs.make(name, device)
-    check_v2(csr, v2_operands(csr, width=width))
+    check_v2(csr, v2_operands(csr, channels=channels, width=width))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels", [5, 32])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
-def test_dtypes(dtype, index, device):
+def test_dtypes(dtype, channels, index, device):
     csr = graphs.mixed(device, index)
-    check_v2(csr, v2_operands(csr, dtype=dtype))
+    check_v2(csr, v2_operands(csr, channels=channels, dtype=dtype))
 
 
 # Heads, channels, features: shapes of all lanes of a warp and of few, channels that get zeros
 # behind them, features that blocks share, and what is made in chunks (33 channels of float64, 640
-# of others). Rows of 32, 64 and 128 numbers are for tensor cores, unless there are many features.
+# of others). Rows of 32 (in float32), 64 and 128 numbers are for
+# tensor cores, unless there are many features.
 V2_SHAPES = [
     (1, 1, 1), (1, 4, 2), (3, 8, 8), (8, 16, 8), (2, 24, 17), (4, 64, 5), (16, 32, 3),
     (1, 128, 40), (7, 10, 4), (1, 33, 2), (5, 128, 2),
@@ -110,18 +125,103 @@ def test_rows_from_a_counter(rows, dtype, cuda):
     check_v2(csr, v2_operands(csr, 8, 16, 8, dtype), slope=1.0)
 
 
-@pytest.mark.parametrize("width", [0, 8, 12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("heads", "channels", "width"), [(4, 8, 0), (4, 8, 12), (8, 16, 8), (2, 64, 0), (4, 16, 20)]
+)
 @pytest.mark.parametrize("rows", [graphs.short_rows, graphs.in_pieces])
-def test_rows_of_which_a_warp_takes_several(rows, width, cuda):
+def test_rows_of_which_a_warp_takes_several(rows, heads, channels, width, dtype, cuda):
     csr = rows(40_000).to(cuda)
-    check_v2(csr, v2_operands(csr, 4, 8, width), slope=1.0)
+    check_v2(csr, v2_operands(csr, heads, channels, width, dtype), slope=1.0)
 
 
 @pytest.mark.parametrize("slope", [-0.5, 0.0, 1.0, 2.0])
-def test_slopes(slope, device):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_slopes(slope, dtype, device):
     csr = graphs.mixed(device)
-    for channels in (5, 16):
-        check_v2(csr, v2_operands(csr, channels=channels), slope)
+    for channels in (5, 32):
+        check_v2(csr, v2_operands(csr, channels=channels, dtype=dtype), slope)
+
+
+def test_sums_of_very_many_edges(cuda):
+    """Of one sign, whose roundings would add up. With this slope W's gradient is a product."""
+    rows, degree, heads, channels, width = 1 << 17, 64, 2, 16, 8
+    edges = rows * degree
+    rowptr = torch.arange(0, edges + 1, degree, dtype=torch.int32, device=cuda)
+    col = torch.randint(rows, (edges,), dtype=torch.int32, device=cuda)
+    shapes = (rows, heads, channels), (rows, heads, channels), (heads, channels), (edges, width)
+    x_dst, x_src, att, features = (torch.rand(shape, device=cuda) for shape in shapes)
+    weight = torch.rand(heads * channels, width, device=cuda)
+    grad = torch.rand(edges, heads, device=cuda)
+    *_, found = torch.ops.dfgnn.additive_v2_logits_bwd(
+        grad, rowptr, col, x_dst=x_dst, x_src=x_src, att=att, features=features, weight=weight,
+        eid=torch.arange(edges, dtype=torch.int32, device=cuda), negative_slope=1.0,
+    )  # fmt: skip
+    sums = grad.double().t() @ features.double()
+    expected = (att.double().unsqueeze(-1) * sums.unsqueeze(1)).flatten(0, 1)
+    assert_near(found, expected, 3e-6, "gradient of W")
+
+
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+@pytest.mark.parametrize("which", ["x_src", "features"])
+@pytest.mark.parametrize("rows", [graphs.mixed, graphs.rows_of_70, ROWS["short_rows"]])
+def test_what_is_not_finite_is_of_its_own_edges_alone(rows, which, bad, device):
+    csr = rows(device)
+    graph = graph_of(csr)
+    operands = dict(zip(OPERANDS, v2_operands(csr, channels=16), strict=True))
+
+    def run():
+        leaves = [t.clone().requires_grad_() for t in operands.values()]
+        logits = v2_logits(csr, *leaves)
+        return logits.detach(), *torch.autograd.grad(logits.sum(), [leaves[0], leaves[3]])
+
+    first = run()
+    index = csr.sources() if which == "x_src" else graph.eid[: csr.num_edges].long()
+    edges = (index == index[0]).nonzero().flatten()
+    operands[which][index[0]] = bad
+    found = run()
+    assert 0 < edges.numel() < csr.num_edges
+    assert not found[0][edges].isfinite().all()
+    other_edges = torch.ones(csr.capacity, dtype=torch.bool, device=device)
+    other_edges[edges] = False
+    other_rows = torch.ones(csr.num_dst, dtype=torch.bool, device=device)
+    other_rows[csr.destinations()[edges]] = False
+    for a, b, kept in zip(
+        found, first, (other_edges, other_rows, graph.eid.long()[other_edges]), strict=True
+    ):
+        torch.testing.assert_close(a[kept], b[kept])
+
+
+@pytest.mark.parametrize("width", [3, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_views_that_begin_anywhere(dtype, width, device):
+    csr = graphs.mixed(device)
+
+    def moved(t: Tensor) -> Tensor:
+        return torch.cat([t.new_zeros(1), t.flatten()])[1:].view_as(t)
+
+    operands = [moved(t) for t in v2_operands(csr, channels=32, width=width, dtype=dtype)]
+    check_v2(csr, operands)
+
+
+ROWPTRS = [[0, 5, 3, 8, 8], [0, 4, 9, 1000, 1 << 30], [-5, -1, 3, 6, 8], [8, 6, 4, 2, 0], [100] * 5]
+
+
+@pytest.mark.parametrize("channels", [5, 16])
+@pytest.mark.parametrize("pointers", ROWPTRS, ids=str)
+def test_rowptr_that_is_none(pointers, channels, device):
+    """Safe, whatever comes out."""
+    rowptr = torch.tensor(pointers, device=device)
+    col = torch.tensor([0, 4, 2, 3, 1, 1, 0, 4], device=device)
+    csr = graphs.from_degrees([2, 2, 2, 2], 5).to(device, torch.int64)
+    operands = v2_operands(csr, channels=channels)
+    kwargs = dict(zip(OPERANDS, operands, strict=True), eid=torch.arange(8, device=device))
+    found = torch.ops.dfgnn.additive_v2_logits(rowptr, col, **kwargs)
+    assert found.shape == (8, 2)
+    gradients = torch.ops.dfgnn.additive_v2_logits_bwd(
+        torch.ones_like(found), rowptr, col, **kwargs
+    )
+    assert [g.shape for g in gradients] == [t.shape for t in operands]
 
 
 def test_chunks(device):
@@ -168,9 +268,9 @@ def test_second_derivatives_of_one_operand_passed_twice(device):
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
-@pytest.mark.parametrize("name", ["hub", "spare_capacity"])
+@pytest.mark.parametrize("name", ROWS)
 def test_same_bits_in_every_run(name, create_graph, device):
-    csr = graphs.make(name, device)
+    csr = ROWS[name](device)
     leaves = [t.requires_grad_() for t in v2_operands(csr, channels=16)]
     projection = normal(csr, csr.capacity, 2)
 
@@ -192,10 +292,11 @@ def test_same_bits_in_every_run(name, create_graph, device):
 
 
 @pytest.mark.parametrize(
-    ("what", "number"), [("col", 999), ("col", -1), ("eid", 1 << 30), ("eid", -7)]
+    ("what", "number"), [("col", 1 << 30), ("col", -1), ("eid", 1 << 30), ("eid", -7)]
 )
 @pytest.mark.parametrize(
-    ("make", "order"), [(graphs.mixed, 1), (graphs.mixed, 2), (graphs.rows_of_70, 1)]
+    ("make", "order"),
+    [(graphs.mixed, 1), (graphs.mixed, 2), (graphs.rows_of_70, 1), (ROWS["short_rows"], 1)],
 )
 @pytest.mark.parametrize("channels", [5, 16])
 def test_edges_that_are_out_of_range(channels, what, number, make, order, device):
@@ -300,10 +401,9 @@ def test_opcheck(width, channels, device):
     """Of operands that are not contiguous, too."""
     csr = graphs.mixed(device)
     g = graph_of(csr)
-    names = ("x_dst", "x_src", "att", "features", "weight")
     operands = v2_operands(csr, channels=channels, width=width)
     leaves = [t.mT.contiguous().mT.requires_grad_() for t in operands]
-    kwargs = dict(zip(names, leaves, strict=False), negative_slope=SLOPE)
+    kwargs = dict(zip(OPERANDS, leaves, strict=False), negative_slope=SLOPE)
     kwargs |= {"eid": g.eid} if width else {}
     torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits, (g.rowptr, g.col), kwargs)
     grad = normal(csr, csr.capacity, 2)

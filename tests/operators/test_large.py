@@ -145,6 +145,46 @@ def test_edges(op, large_cuda):
     case.check_forward(op)
 
 
+def test_logits_of_edges_times_heads(large_cuda):
+    """Of GATv2, and their gradients."""
+    torch.manual_seed(0)
+    nodes, degree, heads, channels, width = 1 << 20, 65, 32, 4, 2
+    edges, index = nodes * degree, {"dtype": torch.int32, "device": large_cuda}
+    rowptr, eid = torch.arange(0, edges + 1, degree, **index), torch.arange(edges, **index)
+    col = torch.randint(nodes, (edges,), **index)
+    colptr, row, perm = torch.ops.dfgnn.csr_to_csc(rowptr, col, nodes)
+    x_dst, x_src, att, features, weight = (
+        torch.randn(shape, device=large_cuda)
+        for shape in (
+            *[(nodes, heads, channels)] * 2,
+            (heads, channels),
+            (edges, width),
+            (heads * channels, width),
+        )
+    )
+    kwargs = {"x_dst": x_dst, "x_src": x_src, "att": att, "features": features}
+    kwargs |= {"weight": weight, "eid": eid, "negative_slope": 1.0}
+    found = torch.ops.dfgnn.additive_v2_logits(rowptr, col, **kwargs)
+    grad = torch.rand_like(found)
+    d_dst, _, _, d_features, _ = torch.ops.dfgnn.additive_v2_logits_bwd(
+        grad, rowptr, col, **kwargs, colptr=colptr, row=row, perm=perm
+    )
+
+    rows = torch.tensor([0, 1, nodes - 2, nodes - 1], device=large_cuda)
+
+    def of_rows(t: Tensor) -> Tensor:
+        return t.view(nodes, degree, -1)[rows]
+
+    own, some = (t.double().requires_grad_() for t in (x_dst[rows], of_rows(features)))
+    sources = x_src[of_rows(col).squeeze(-1).long()].double()
+    products = (some @ weight.double().t()).view(sources.shape)
+    expected = ((own[:, None] + sources + products) * att.double()).sum(-1)
+    wanted = torch.autograd.grad((expected * of_rows(grad)).sum(), (own, some))
+    close(of_rows(found), expected.detach(), FORWARD_TOLERANCE[torch.float32])
+    close(d_dst[rows], wanted[0], BACKWARD_TOLERANCE[torch.float32])
+    close(of_rows(d_features), wanted[1], BACKWARD_TOLERANCE[torch.float32])
+
+
 @pytest.mark.parametrize("self_loops", [False, True])
 def test_compress_wide_results(self_loops, large_cuda):
     """Numbers of nodes past 2^31, of edges in no order."""
