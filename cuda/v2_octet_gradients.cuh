@@ -258,35 +258,37 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
         }
         if ((kSeveral && sums_rows) || (by_destination && g.features)) matrices[warp].put(octet);
         if constexpr (by_destination) {
+          if (terms.edge_dim > 0) {
 #pragma unroll
-          for (int t = 0; t < Octet::kTiles; ++t) {
-            uint32_t d[4], d_low[4];
+            for (int t = 0; t < Octet::kTiles; ++t) {
+              uint32_t d[4], d_low[4];
 #pragma unroll
-            for (int x = 0; x < 4; ++x) {
-              d[x] = __float_as_uint(octet.z[t][x / 2 + x % 2 * 2]);
-              d_low[x] = low_part(d[x]);
+              for (int x = 0; x < 4; ++x) {
+                d[x] = __float_as_uint(octet.z[t][x / 2 + x % 2 * 2]);
+                d_low[x] = low_part(d[x]);
+              }
+#pragma unroll
+              for (int c = 0; c < kChunks; ++c) {
+                float products[4] = {};
+                mma_tf32(products, d_low, f[c][0], f[c][1]);
+                if constexpr (Octet::kSplit) mma_tf32(products, d, low_part(f[c][0]), low_part(f[c][1]));
+                mma_tf32(products, d, f[c][0], f[c][1]);
+                // Added here, as tensor cores cut off what is below a sum's last bit, whose errors would add up.
+#pragma unroll
+                for (int x = 0; x < 4; ++x) of_weights[c][t][x] += products[x];
+              }
             }
+            if (g.features) {
+              float sums[kChunks][2];
+              of_features->multiply(sums, matrices[warp]);
 #pragma unroll
-            for (int c = 0; c < kChunks; ++c) {
-              float products[4] = {};
-              mma_tf32(products, d_low, f[c][0], f[c][1]);
-              if constexpr (Octet::kSplit) mma_tf32(products, d, low_part(f[c][0]), low_part(f[c][1]));
-              mma_tf32(products, d, f[c][0], f[c][1]);
-              // Added here, as tensor cores cut off what is below a sum's last bit, whose errors would add up.
+              for (int c = 0; c < kChunks; ++c) {
+                const int number = first_feature + c * kV2Octet + group;
 #pragma unroll
-              for (int x = 0; x < 4; ++x) of_weights[c][t][x] += products[x];
-            }
-          }
-          if (g.features) {
-            float sums[kChunks][2];
-            of_features->multiply(sums, matrices[warp]);
-#pragma unroll
-            for (int c = 0; c < kChunks; ++c) {
-              const int number = first_feature + c * kV2Octet + group;
-#pragma unroll
-              for (int u = 0; u < 2; ++u) {
-                if (offsets[u] < 0 || number >= terms.edge_dim) continue;
-                static_cast<T*>(g.features)[offsets[u] + number] = from_accumulate<T>(sums[c][u]);
+                for (int u = 0; u < 2; ++u) {
+                  if (offsets[u] < 0 || number >= terms.edge_dim) continue;
+                  static_cast<T*>(g.features)[offsets[u] + number] = from_accumulate<T>(sums[c][u]);
+                }
               }
             }
           }
