@@ -87,7 +87,7 @@ struct V2RowSum {
 };
 
 // Factors of eight features each [features, channels], of which numbers are att W, so that d is what they are
-// multiplied with; rows past the eighth are their low parts.
+// multiplied with. The factor's other eight rows are the low parts: a lane has high, low, high, low.
 template <class S, int kChunks>
 struct V2FeaturesFactor {
   static constexpr int kPasses = S::kFeatures / 16;

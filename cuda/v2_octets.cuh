@@ -1,7 +1,7 @@
 // GATv2's scores of edges that have features on tensor cores, of eight edges of a warp at a time: z is a matrix
 // [channels, edges], of which lane 4 g + q has, of edges 2 q and 2 q + 1, what lane g of eight has of a row. W f is
-// added by products with eight features at a time, in TF32 with low parts (tf32.cuh), of which 16-bit features have
-// none.
+// added by products with eight features at a time, in TF32 with low parts (tf32.cuh), which 16-bit numbers do not
+// have.
 #pragma once
 
 #include "edges.cuh"
@@ -103,7 +103,7 @@ class V2Octet {
     words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
   }
 
-  // The same, and the next.
+  // Numbers f and f + 1 of the features at `offset`; 0 where there are none.
   __device__ __forceinline__ static void load_pair(uint32_t (&pair)[2], const V2Terms<S>& terms, int64_t offset,
                                                    int f) {
     if (terms.edge_dim % 2 == 0) {
