@@ -1,8 +1,8 @@
 // additive_v2_logits, [E, heads], for layers that need them outside of an attention operator:
 //   s_e = <att, leaky_relu(x_dst_i + x_src_j + W f_e)>
 // of edge features f: which no product of sums is, so that the terms of the leaky_relu are made, and made again in the
-// backward pass. On the CPU, and of heads that have no kernels, it is some edges at a time: only chunks of
-// [E, heads, channels] exist.
+// backward pass. Of heads that have no kernels on CUDA it is some edges at a time: only chunks of [E, heads, channels]
+// exist.
 //
 // Entries of col that no row has get 0, edges of a node or of features that are out of range NaN, and their gradient
 // goes nowhere.
@@ -134,6 +134,7 @@ at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weigh
   const NoAutocast guard;
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
+  if (x_src.is_cpu() && o.num_edges() > 0 && x_dst.size(0) > 0) return v2_logits_cpu(o);
 #ifdef DFGNN_WITH_CUDA
   if (v2_takes_cuda(o)) return v2_logits_cuda(o);
 #endif
@@ -178,11 +179,16 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
   check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
   TORCH_CHECK(grad.is_floating_point(), "grad: expected floating point, got ", grad.scalar_type());
   check_device(grad, "grad", x_src.device());
-#ifdef DFGNN_WITH_CUDA
-  if (o.num_edges() > 0 && x_dst.size(0) > 0 && v2_takes_cuda(o)) {
-    V2Operands both = o;
+  const bool is_any = o.num_edges() > 0 && x_dst.size(0) > 0;
+  const auto type = accumulate_type(x_src.scalar_type());
+  V2Operands both = o;
+  if (is_any && x_src.is_cpu()) {
     both.graph = with_csc(o.graph, x_src.size(0));
-    const auto type = accumulate_type(x_src.scalar_type());
+    return v2_gradients_cpu(grad.to(type), both, of_features);
+  }
+#ifdef DFGNN_WITH_CUDA
+  if (is_any && v2_takes_cuda(o)) {
+    both.graph = with_csc(o.graph, x_src.size(0));
     const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both, of_features);
     return {d_dst, d_src, d_att.to(att.scalar_type()), d_features, d_weight.to(x_src.scalar_type())};
   }

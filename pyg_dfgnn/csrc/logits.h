@@ -23,7 +23,10 @@ struct V2Operands {
 // Of x_dst, x_src, att, features, which may be left out, and weight.
 using V2GradientTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-// Whether there are CUDA kernels for these heads, and these; of checked operands, grad [E, H] of the accumulation type.
+// The kernels of the CPU, of any heads; whether there are CUDA kernels for these heads, and these. Of checked operands,
+// grad [E, H] of the accumulation type.
+at::Tensor v2_logits_cpu(const V2Operands& operands);
+V2GradientTensors v2_gradients_cpu(const at::Tensor& grad, const V2Operands& operands, bool of_features);
 bool v2_takes_cuda(const V2Operands& operands);
 at::Tensor v2_logits_cuda(const V2Operands& operands);
 V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& operands, bool of_features);

@@ -292,6 +292,20 @@ def test_same_bits_in_every_run(name, create_graph, device):
         torch.testing.assert_close(second, first_second)
 
 
+def test_same_bits_with_any_number_of_threads():
+    csr = graphs.random(700, 20)
+    leaves = [t.requires_grad_() for t in v2_operands(csr, heads=4, channels=9, width=5)]
+    projection = normal(csr, csr.capacity, 4)
+    before, results = torch.get_num_threads(), []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        logits = v2_logits(csr, *leaves)
+        results.append([logits, *torch.autograd.grad((logits * projection).sum(), leaves)])
+    torch.set_num_threads(before)
+    for found in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found, results[0], strict=True))
+
+
 @pytest.mark.parametrize(
     ("what", "number"), [("col", 1 << 30), ("col", -1), ("eid", 1 << 30), ("eid", -7)]
 )

@@ -91,6 +91,31 @@ struct NormKernels {
   void (*normalize_backward)(const NormArgs&, int64_t begin, int64_t end);
 };
 
+// GATv2's scores of edges that have features: of E entries of the rows of a compressed form, CSR by destination or, for
+// the gradients of sources, CSC. Shapes and meaning as in logits.h.
+struct V2Args {
+  const void *ptr, *node, *position;  // [num_rows + 1], [E] and, of a CSC, [E]: the edges' numbers
+  const void* eid;                    // [E], by edges
+  bool wide_index;                    // the four above are int64, not int32
+  int64_t num_rows, num_nodes, num_edges, num_features, heads, channels, edge_dim;
+  const void *own, *other;  // T [rows, heads, channels], T [nodes, heads, channels]
+  const void *att, *features,
+      *weight;  // A [heads, channels], T [num_features, edge_dim], A [edge_dim, heads, channels]
+  double negative_slope;
+  void* logits;      // A [E, heads], 0 before
+  const void* grad;  // A [E, heads]
+  int64_t tasks;     // that the entries are cut into
+  void* grad_own;    // A [rows, heads, channels], 0 before: of rows that are in one task but neither its first nor last
+  void *ends, *end_rows;  // A [tasks, 2, heads, channels] of a task's first and last row, int64 [tasks, 2]: -1 before
+  void *sums, *grad_features;  // A [tasks, 1 + edge_dim, heads, channels], T [num_features, edge_dim]: each may be null
+};
+
+struct V2Kernels {
+  int64_t (*scratch)(const V2Args&);  // of A
+  void (*logits)(const V2Args&, int64_t begin, int64_t end, void* scratch);
+  void (*gradients)(const V2Args&, int64_t task, void* scratch);
+};
+
 // mask[e * heads + h]: whether dropout keeps edge e of [begin, end) for head h.
 using DropoutMask = void (*)(const Args&, int64_t begin, int64_t end, bool* mask);
 
@@ -98,18 +123,21 @@ namespace baseline {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
+V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace baseline
 namespace avx2 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
+V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx2
 namespace avx512 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
+V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx512
 
