@@ -39,11 +39,15 @@ struct RowUnits {
   int64_t ordered = 0;          // rows that have a place in the order,
   const int* order = nullptr;   // or null, where they go as they are numbered
 
+  void set_rows_per_unit(int rows, int64_t num_rows) {
+    rows_per_unit = rows;
+    count = segments + static_cast<unsigned>((num_rows + rows - 1) / rows);
+  }
+
   // Leaves short rows to groups of lanes.
   void leave_short_rows(int64_t num_rows) {
     shortest = kShort + 1;
-    rows_per_unit = kWarp;
-    count = segments + static_cast<unsigned>((num_rows + kWarp - 1) / kWarp);
+    set_rows_per_unit(kWarp, num_rows);
   }
 
   __host__ __device__ int64_t slots() const { return 2 * static_cast<int64_t>(segments); }

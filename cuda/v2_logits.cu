@@ -120,10 +120,7 @@ struct OctetPlan {
     const int64_t num_edges = std::max<int64_t>(task.num_edges, 1);
     const int64_t rows = std::min({kEntries * num_rows / num_edges, num_rows / kUnits, int64_t{kWarp}});
     const bool takes_several = num_edges < RowUnits::kShort * num_rows && rows > 1;
-    if (takes_several) {
-      units.rows_per_unit = static_cast<int>(rows);
-      units.count = units.segments + static_cast<unsigned>((num_rows + rows - 1) / rows);
-    }
+    if (takes_several) units.set_rows_per_unit(static_cast<int>(rows), num_rows);
     return {units, takes_several, std::min(most_blocks, (units.count + V2Octets::kWarps - 1) / V2Octets::kWarps)};
   }
 };

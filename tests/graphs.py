@@ -85,6 +85,15 @@ def spare_capacity() -> Csr:
     return Csr(graph.rowptr, torch.cat([graph.col, rubbish]), graph.num_src)
 
 
+# That point to entries as none should, of four rows and eight edges.
+BROKEN_ROWPTRS = {
+    "decreasing": [0, 5, 3, 8, 8],
+    "beyond_the_end": [0, 4, 9, 1000, 1 << 30],
+    "negative": [-5, -1, 3, 6, 8],
+    "backwards": [8, 6, 4, 2, 0],
+    "all_beyond": [100, 200, 300, 400, 500],
+}
+
 # Degrees around the widths of warps, blocks and their multiples.
 TILE_DEGREES = [*range(1, 71), *range(127, 131), *range(255, 258), 1000, 1025]
 

@@ -171,6 +171,16 @@ V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o, bool
           like(d_weight, o.x_src)};
 }
 
+// The device's kernels, if it has any for these heads and there are edges.
+decltype(&v2_gradients_cpu) gradient_kernels(const V2Operands& o) {
+  if (o.num_edges() == 0 || o.x_dst.size(0) == 0) return nullptr;
+  if (o.x_src.is_cpu()) return v2_gradients_cpu;
+#ifdef DFGNN_WITH_CUDA
+  if (v2_takes_cuda(o)) return v2_gradients_cuda;
+#endif
+  return nullptr;
+}
+
 V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
                            double negative_slope, O colptr, O row, O perm, bool of_features) {
   const NoAutocast guard;
@@ -179,20 +189,13 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
   check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
   TORCH_CHECK(grad.is_floating_point(), "grad: expected floating point, got ", grad.scalar_type());
   check_device(grad, "grad", x_src.device());
-  const bool is_any = o.num_edges() > 0 && x_dst.size(0) > 0;
-  const auto type = accumulate_type(x_src.scalar_type());
-  V2Operands both = o;
-  if (is_any && x_src.is_cpu()) {
+  if (const auto kernels = gradient_kernels(o)) {
+    V2Operands both = o;
     both.graph = with_csc(o.graph, x_src.size(0));
-    return v2_gradients_cpu(grad.to(type), both, of_features);
-  }
-#ifdef DFGNN_WITH_CUDA
-  if (is_any && v2_takes_cuda(o)) {
-    both.graph = with_csc(o.graph, x_src.size(0));
-    const auto [d_dst, d_src, d_att, d_features, d_weight] = v2_gradients_cuda(grad.to(type), both, of_features);
+    const auto [d_dst, d_src, d_att, d_features, d_weight] =
+        kernels(grad.to(accumulate_type(x_src.scalar_type())), both, of_features);
     return {d_dst, d_src, d_att.to(att.scalar_type()), d_features, d_weight.to(x_src.scalar_type())};
   }
-#endif
   return gradients_of(grad, o, of_features);
 }
 

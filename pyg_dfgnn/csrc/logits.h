@@ -20,7 +20,8 @@ struct V2Operands {
   int64_t num_edges() const { return graph.col.numel(); }
 };
 
-// Of x_dst, x_src, att, features, which may be left out, and weight.
+// Of x_dst, x_src, att, features, which may be left out, and weight; kernels have those of att and weight in the
+// accumulation type.
 using V2GradientTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // The kernels of the CPU, of any heads; whether there are CUDA kernels for these heads, and these. Of checked operands,

@@ -280,23 +280,14 @@ def test_col_out_of_range(wrong, path, head_dim, score, index, device):
     backward_ends(path, score, broken, operands)
 
 
-ROWPTRS = {
-    "decreasing": [0, 5, 3, 8, 8],
-    "beyond_the_end": [0, 4, 9, 1000, 1 << 30],
-    "negative": [-5, -1, 3, 6, 8],
-    "backwards": [8, 6, 4, 2, 0],
-    "all_beyond": [100, 200, 300, 400, 500],
-}
-
-
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(("path", "head_dim"), PATHS_AND_HEADS)
-@pytest.mark.parametrize("name", ROWPTRS)
+@pytest.mark.parametrize("name", graphs.BROKEN_ROWPTRS)
 def test_rowptr_that_is_none(name, path, head_dim, score, index, device):
     """Entries are clamped to [0, E]; what follows one that decreases is not said, but safe."""
     edges = 8
-    pointers = torch.tensor(ROWPTRS[name])
+    pointers = torch.tensor(graphs.BROKEN_ROWPTRS[name])
     col = torch.tensor([0, 4, 2, 3, 1, 1, 0, 4])
     broken = Csr(pointers, col, 5).to(device, index)
     operands = make_operands(score, broken, HEADS, head_dim)

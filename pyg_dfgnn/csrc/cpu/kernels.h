@@ -98,9 +98,9 @@ struct V2Args {
   const void* eid;                    // [E], by edges
   bool wide_index;                    // the four above are int64, not int32
   int64_t num_rows, num_nodes, num_edges, num_features, heads, channels, edge_dim;
-  const void *own, *other;  // T [rows, heads, channels], T [nodes, heads, channels]
-  const void *att, *features,
-      *weight;  // A [heads, channels], T [num_features, edge_dim], A [edge_dim, heads, channels]
+  const void *own, *other;   // T [rows, heads, channels], T [nodes, heads, channels]
+  const void *att, *weight;  // A [heads, channels], A [edge_dim, heads, channels]
+  const void* features;      // T [num_features, edge_dim]
   double negative_slope;
   void* logits;      // A [E, heads], 0 before
   const void* grad;  // A [E, heads]

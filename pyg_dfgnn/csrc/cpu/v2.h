@@ -77,11 +77,10 @@ struct V2 {
       }
       return ++n == G;
     }
-    // Those that are not there are the first one's again.
+    // What is read of those that are not there is the first one's again.
     void fill_up() {
       for (int g = n; g < G; ++g) {
         own[g] = own[0], other[g] = other[0];
-        entry[g] = entry[0];
         for (int64_t f = 0; f < args.edge_dim; ++f) features[g * padded<A>(args.edge_dim) + f] = features[f];
       }
     }

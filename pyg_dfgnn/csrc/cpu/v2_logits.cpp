@@ -115,8 +115,7 @@ V2GradientTensors v2_gradients_cpu(const at::Tensor& grad, const V2Operands& o, 
   const auto d_att = total[0].view(o.att.sizes()).clone();
   const auto d_weight = total.narrow(0, 1, args.edge_dim).t().clone(at::MemoryFormat::Contiguous);
   const auto type = o.x_src.scalar_type();
-  return {d_dst.to(type), d_src.to(type), d_att.to(o.att.scalar_type()), features,
-          has_features ? d_weight.to(type) : none()};
+  return {d_dst.to(type), d_src.to(type), d_att, features, has_features ? d_weight : none()};
 }
 
 }  // namespace dfgnn
