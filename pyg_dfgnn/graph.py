@@ -106,7 +106,8 @@ def build_graph(
         flow: ``"target_to_source"`` swaps the rows of ``edge_index``; it takes no adjacency.
 
     Raises:
-        ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size.
+        ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size, or numbers of nodes
+            are negative, or ``flow`` is none.
         IndexError: ``edge_index`` holds a node that is out of range.
         TypeError: ``num_src`` or ``num_dst`` is no int.
     """

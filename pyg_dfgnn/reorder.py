@@ -10,7 +10,7 @@ large graph whose nodes come in no such order, ``ReorderNodes`` makes one, once:
 
 import importlib
 from types import ModuleType
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -115,16 +115,19 @@ class ReorderNodes(BaseTransform):
         for name, value in attributes.items():
             if isinstance(value, SparseTensor):
                 raise TypeError(f"{name}: expected a tensor, an array or a list, got SparseTensor")
-        numbers = {name: t for name, t in attributes.items() if _are_numbers(name, t)}
-        for name, value in numbers.items():
-            if name != "edge_index":  # which node_order checks
-                _check_numbers(name, value, num_nodes)
+        numbers: dict[str, Tensor] = {}
+        for name, value in attributes.items():
+            found = _numbers_of(name, value)
+            if found is not None:
+                numbers[name] = found
+                if name != "edge_index":  # which node_order checks
+                    _check_numbers(name, found, num_nodes)
         order = node_order(data.edge_index, num_nodes, self.method)
         place = torch.empty_like(order)
         place[order] = torch.arange(num_nodes, device=order.device)
         for name, value in attributes.items():
             if name in numbers:
-                data[name] = place.to(value)[value]
+                data[name] = _like(value, place.to(numbers[name].device)[numbers[name]])
             elif is_of("node", data, name):
                 data[name] = take(value, order, data.__cat_dim__(name, value))
         if RESTORE not in data:
@@ -135,10 +138,23 @@ class ReorderNodes(BaseTransform):
         return f"{type(self).__name__}({self.method!r})"
 
 
-def _are_numbers(name: str, value: Any) -> bool:
-    """Whether an attribute names nodes by their numbers."""
-    is_known = name in _NUMBERS or name.endswith(("edge_index", "edge_label_index"))
-    return is_known and isinstance(value, Tensor) and value.dtype in _INTEGERS
+def _numbers_of(name: str, value: Any) -> Optional[Tensor]:
+    """The numbers (int64) of nodes that an attribute names; None where it does not."""
+    if name not in _NUMBERS and not name.endswith(("edge_index", "edge_label_index")):
+        return None
+    if isinstance(value, (np.ndarray, list)) or type(value) is tuple:
+        array = np.asarray(value)
+        return torch.from_numpy(array.astype(np.int64)) if array.dtype.kind in "iu" else None
+    if not isinstance(value, Tensor) or value.dtype == torch.bool:
+        return None
+    return None if value.is_floating_point() or value.is_complex() else value.long()
+
+
+def _like(value: Any, numbers: Tensor) -> Any:
+    """Numbers (int64) as an attribute of the kind of ``value``."""
+    if isinstance(value, Tensor):
+        return numbers.int() if value.dtype == torch.int32 else numbers
+    return numbers.numpy() if isinstance(value, np.ndarray) else type(value)(numbers.tolist())
 
 
 def _check_numbers(name: str, nodes: Tensor, num_nodes: int) -> None:

@@ -344,8 +344,11 @@ class PrecomputeGraph(BaseTransform):
         if "graph" in data:
             raise ValueError("data: expected no attribute graph, which is a method's name")
         edge_index = data.edge_index
-        if not isinstance(edge_index, Tensor) or data.num_nodes is None:
-            raise ValueError("data: expected an edge_index and a number of nodes")
+        if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided:
+            got = edge_index.layout if isinstance(edge_index, Tensor) else type(edge_index).__name__
+            raise ValueError(f"edge_index: expected a tensor [2, num_edges], got {got}")
+        if data.num_nodes is None:
+            raise ValueError("num_nodes: expected the data to know it, got None")
         num_nodes = int(data.num_nodes)
         # Of views, which nobody else has, so that the cache keeps nothing.
         build_graph(edge_index.detach(), num_nodes, num_nodes)  # checks it

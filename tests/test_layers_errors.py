@@ -116,6 +116,14 @@ def test_supergat_errors():
         assert errors[0] is errors[1]
 
 
+@pytest.mark.parametrize("change", [lambda e: e + 40, lambda e: e.float(), lambda e: e.t()])
+def test_errors_of_given_negatives(change):
+    edge_index, x = square("hub")
+    negatives = change(torch.tensor([[0, 1, 2], [5, 6, 7]]))
+    with pytest.raises((IndexError, ValueError), match=r"^neg_edge_index: "):
+        make(pyg_dfgnn.nn, "SuperGATConv")(x, edge_index, neg_edge_index=negatives)
+
+
 def test_transformer_errors():
     ours, theirs = pair("TransformerConv", edge_dim=3)
     edge_index, x = square("hub")

@@ -55,6 +55,23 @@ def test_after_precompute_graph(remove_edge_index):
     torch.testing.assert_close(conv(after.x, precompute(after)["edge_index"]), out)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [list, tuple, np.array, torch.tensor, lambda n: torch.tensor(n, dtype=torch.int16)],
+    ids=["list", "tuple", "array", "int64", "int16"],
+)
+def test_numbers_of_other_kinds(kind):
+    before, numbers = path(), [3, 0, 17]
+    before.train_index, before.face = kind(numbers), np.array([numbers, numbers[::-1]]).T
+    after = ReorderNodes("degree")(copy.copy(before))
+    assert type(after.train_index) is type(before.train_index)
+    assert torch.equal(after.y[torch.as_tensor(after.train_index)], torch.tensor(numbers))
+    assert torch.equal(after.y[torch.from_numpy(after.face)], torch.from_numpy(before.face))
+    before.train_index = kind([3, 40])
+    with pytest.raises(IndexError, match="train_index: expected nodes from 0 to 39, got 3 to 40"):
+        ReorderNodes("degree")(before)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_all_stays_aligned(method):
     before = path()

@@ -54,6 +54,34 @@ def test_edge_features(layer):
     torch.testing.assert_close(result, theirs(x, edge_index, edge_attr), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f[:-1],
+        lambda f: torch.cat([f, f[:1]]),
+        lambda f: f.t().contiguous(),
+        lambda f: f.view(-1, 1),
+        lambda f: f.view(-1),
+        lambda f: f[:, :2],
+        lambda f: f.double(),
+        lambda f: f.long(),
+    ],
+    ids=["row_less", "row_more", "transposed", "column", "1d", "narrow", "float64", "int64"],
+)
+def test_edge_features_that_do_not_fit(layer, change):
+    """Neither scripted code nor calls with a Graph have PyG's steps, which would refuse them."""
+    x, edge_index = reversed(square("hub"))
+    edge_attr = change(torch.rand(edge_index.size(1), 3))
+    conv = make(pyg_dfgnn.nn, layer, edge_dim=3)
+    with pytest.raises((torch.jit.Error, RuntimeError), match=r"edge_attr: expected|needs PyG's"):
+        torch.jit.script(OnFeatures(conv))(x, edge_index, edge_attr)
+    self_loops = getattr(conv, "add_self_loops", False)
+    graph = pyg_dfgnn.build_graph(edge_index, 40, 40, self_loops)
+    with pytest.raises(ValueError, match=r"edge_attr: expected|needs PyG's"):
+        conv(x, graph, edge_attr)
+
+
 @pytest.mark.parametrize("layer", WEIGHT_LAYERS)
 def test_attention_weights(layer):
     class Weights(torch.nn.Module):

@@ -321,10 +321,12 @@ def test_limits():
 def test_wrong_data():
     with pytest.raises(TypeError, match=r"^data: expected .*got HeteroData"):
         PrecomputeGraph()(HeteroData())
-    with pytest.raises(ValueError, match=r"^data: expected an edge_index"):
+    with pytest.raises(ValueError, match=r"^edge_index: expected .*got NoneType"):
         PrecomputeGraph()(Data(x=torch.ones(3, 1)))
     with pytest.raises(ValueError, match=r"^edge_index: expected"):
         PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.ones(3, 2)))
+    with pytest.raises(ValueError, match=r"^edge_index: expected .*got torch.sparse_csr"):
+        PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.eye(3).to_sparse_csr()))
     with pytest.raises(IndexError, match=r"^edge_index: "):
         PrecomputeGraph()(Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [3]])))
     with pytest.raises(ValueError, match=r"^data: expected no attribute graph"):

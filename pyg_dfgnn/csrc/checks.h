@@ -129,8 +129,9 @@ bool check_csc(const Call& call, const c10::SymInt& num_src, const at::Device& d
   check_index(*call.colptr, "colptr", call.rowptr, device);
   check_index(*call.row, "row", call.rowptr, device);
   check_index(*call.perm, "perm", call.rowptr, device);
-  TORCH_CHECK(call.colptr->sym_numel() == num_src + 1, "colptr: expected [N_src + 1] = ", num_src + 1, " entries, got ",
-              call.colptr->sym_numel());
+  TORCH_CHECK(call.colptr->sym_numel() == num_src + 1, "colptr: expected [N_src + 1] = ", num_src + 1,
+              " entries, as there are ", num_src, " rows of source nodes, got ", call.colptr->sym_numel(),
+              ": is the graph of other nodes?");
   TORCH_CHECK(call.row->sym_numel() == call.col.sym_numel(), "row: expected [E] = ", call.col.sym_numel(),
               " entries, got ", call.row->sym_numel());
   TORCH_CHECK(call.perm->sym_numel() == call.col.sym_numel(), "perm: expected [E] = ", call.col.sym_numel(),

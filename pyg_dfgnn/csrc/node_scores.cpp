@@ -134,7 +134,17 @@ Scores node_scores_autocast(T x, T att, O other) {
   return dispatch(x, to_full_precision(att), other ? OptTensor(to_full_precision(*other)) : std::nullopt);
 }
 
+// What operators on the way would name otherwise.
+void check_vector(T att, const char* name, T x, const char* x_name) {
+  check_dimensions(x, x_name, 3);
+  TORCH_CHECK(att.dim() == 2 && att.sym_size(0) == x.sym_size(1) && att.sym_size(1) == x.sym_size(2), name,
+              ": expected shape [heads, head size] = [", x.sym_size(1), ", ", x.sym_size(2), "], got ",
+              att.sym_sizes());
+}
+
 Scores gat_scores(T x_src, T x_dst, T att_src, T att_dst) {
+  check_vector(att_src, "att_src", x_src, "x_src");
+  check_vector(att_dst, "att_dst", x_dst, "x_dst");
   if (x_src.is_same(x_dst)) return dispatch(x_src, att_src, att_dst);
   return {std::get<0>(dispatch(x_src, att_src, {})), std::get<0>(dispatch(x_dst, att_dst, {}))};
 }

@@ -199,6 +199,8 @@ Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention
   if (inputs.grad_lse.has_value()) {
     check_shape(*inputs.grad_lse, "grad_lse", scalars, "[N_dst, heads]");
     check_device(*inputs.grad_lse, "grad_lse", value.device());
+    TORCH_CHECK(inputs.grad_lse->is_floating_point(), "grad_lse: expected floating point, got ",
+                inputs.grad_lse->scalar_type());
     saved.grad_lse = to_accumulate(*inputs.grad_lse, type);
   }
   return saved;

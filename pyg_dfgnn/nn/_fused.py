@@ -179,32 +179,44 @@ class FusedConv(MessagePassing):
             raise ValueError(f"dropout: expected a probability in [0, 1], got {self.dropout}")
         return self.dropout if self.training else 0.0
 
-    def may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
+    def may_project(
+        self,
+        edge_attr: Tensor,
+        edge_index: Union[Tensor, SparseTensor, Graph],
+        graph: Graph,
+    ) -> bool:
         """Whether ``lin_edge`` multiplies fitting features by its weight, and no more. Scriptable.
 
         Args:
             edge_attr: The features, of any shape.
-            graph: Of the ``edge_index`` that they belong to.
+            edge_index: What they belong to.
+            graph: Made of it.
+
+        Raises:
+            ValueError: ``edge_attr`` does not fit, and there are no steps of PyG's to say so: in
+                TorchScript, and for a Graph.
         """
-        return torch.jit.is_scripting() or self._may_project(edge_attr, graph)
+        if not torch.jit.is_scripting():
+            return self._may_project(edge_attr, isinstance(edge_index, Graph), graph)
+        lin_edge = self.lin_edge
+        assert lin_edge is not None
+        check_features(edge_attr, lin_edge.weight, graph)
+        return True
+
+    @torch.jit.unused
+    def _may_project(self, edge_attr: Tensor, must_fit: bool, graph: Graph) -> bool:
+        if not self._projects_edges():
+            return False
+        weight = self.lin_edge.weight
+        if must_fit:
+            check_features(edge_attr, weight, graph)
+        return features_fit(edge_attr, weight, graph) and edge_attr.dtype in _DTYPES
 
     @torch.jit.unused
     def _projects_edges(self) -> bool:
         """Whether ``lin_edge``, if there is one, multiplies by its weight."""
         lin = getattr(self, "lin_edge", None)
         return lin is None or (is_linear(lin) and lin.bias is None)
-
-    @torch.jit.unused
-    def _may_project(self, edge_attr: Tensor, graph: Graph) -> bool:
-        lin, width = self.lin_edge, edge_attr.size(1) if edge_attr.dim() == 2 else 1
-        return (
-            self._projects_edges()
-            and edge_attr.dim() in (1, 2)
-            and edge_attr.size(0) == num_edges(graph)
-            and width == lin.weight.size(1) > 0
-            and edge_attr.dtype in _DTYPES
-            and (edge_attr.dtype == lin.weight.dtype or is_autocast(edge_attr))
-        )
 
     @torch.jit.unused
     def _sums_messages(self) -> bool:
@@ -226,6 +238,34 @@ class FusedConv(MessagePassing):
             any(getattr(self, hooks) for hooks in _HOOKS)
             or has_hooks(self.aggr_module)
             or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
+        )
+
+
+def features_fit(edge_attr: Tensor, weight: Tensor, graph: Graph) -> bool:
+    """Whether a weight ``[out, edge_dim]`` multiplies features of a graph's edges. Scriptable."""
+    width = edge_attr.size(1) if edge_attr.dim() == 2 else 1
+    if edge_attr.dim() != 2 and edge_attr.dim() != 1:
+        return False
+    if edge_attr.size(0) != num_edges(graph) or width != weight.size(1) or width == 0:
+        return False
+    if edge_attr.dtype == weight.dtype:
+        return True
+    if torch.jit.is_scripting():
+        return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+    return is_autocast(edge_attr)
+
+
+def check_features(edge_attr: Tensor, weight: Tensor, graph: Graph) -> None:
+    """Scriptable.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    if not features_fit(edge_attr, weight, graph):
+        expected = [num_edges(graph), weight.size(1)]
+        raise ValueError(
+            f"edge_attr: expected [E, edge_dim] = {expected} of lin_edge's dtype, got shape "
+            f"{list(edge_attr.shape)}"
         )
 
 

@@ -240,7 +240,7 @@ class GATConv(LoopedConv, torch_geometric.nn.GATConv):
         edge_attr = edge_features(edge_index, edge_attr)
         if edge_attr is None:
             return graph, None
-        if not self.may_project(edge_attr, graph):
+        if not self.may_project(edge_attr, edge_index, graph):
             return None
         # att·(W e) = (Wᵀ att)·e, without W e for every edge
         weight = self.lin_edge.weight.view(self.heads, self.out_channels, -1)

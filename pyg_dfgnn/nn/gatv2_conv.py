@@ -200,7 +200,7 @@ class GATv2Conv(LoopedConv, torch_geometric.nn.GATv2Conv):
             return graph, None
         if self.lin_edge is None:  # PyG asserts
             return None
-        if not self.may_project(edge_attr, graph):
+        if not self.may_project(edge_attr, edge_index, graph):
             return None
         return graph, with_loops(edge_attr, graph, self.fill_value, self.flow)
 

@@ -174,7 +174,11 @@ class SuperGATConv(FusedConv, torch_geometric.nn.SuperGATConv):
         scores = self.score_pairs(x, positives, graph if known else None)
         if negatives is None:
             negatives = self.negative_sampling(edges, num_nodes, batch)
-        self.att_x = torch.cat([scores, self.score_pairs(x, negatives, None)])
+        try:
+            others = self.score_pairs(x, negatives, None)
+        except (IndexError, TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("edge_index", "neg_edge_index", 1)) from error
+        self.att_x = torch.cat([scores, others])
         self.att_y = self.att_x.new_zeros(self.att_x.size(0))
         self.att_y[: positives.size(1)] = 1.0
 

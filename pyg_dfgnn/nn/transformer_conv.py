@@ -186,6 +186,8 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         """The aggregated messages and, ``with_weights``, α; None where PyG's steps must run."""
         edge_attr = edge_features(edge_index, edge_attr)
         if (edge_attr is None) != (self.lin_edge is None):  # PyG adds it to the values, or asserts
+            if edge_attr is None and isinstance(edge_index, Graph):
+                raise ValueError("edge_attr: expected the features of the edges, got None")
             return None
         if edge_attr is not None and edge_attr.dim() != 2:
             return None
@@ -202,7 +204,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
         features: Optional[Tensor] = None
         projection: Optional[Tensor] = None
         if self.lin_edge is not None and edge_attr is not None:
-            if not self.may_project(edge_attr, graph):
+            if not self.may_project(edge_attr, edge_index, graph):
                 return None
             features = edge_attr.view(graph.eid.size(0), self.lin_edge.weight.size(1))
             features = in_dtype_of(features, query)

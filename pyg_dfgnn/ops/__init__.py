@@ -12,7 +12,7 @@ dtypes and devices raise a RuntimeError that names the argument; edges from a no
 range make their destination's row NaN. ``graph`` is the structure everywhere, see
 :func:`pyg_dfgnn.build_graph`.
 
-Arguments of the functions ``*_attention``:
+Arguments of the functions ``*_attention``, but for :func:`message_attention`, which has its own:
     bias: ``[E, heads]``, added to the scores; of ``v``'s dtype or float32. (Not of
         :func:`logits_attention`, whose scores may hold it.)
     dropout_p: The probability that an edge's α is zeroed; the others are scaled by ``1 / (1 −

@@ -209,6 +209,8 @@ BACKWARD_MISTAKES = [
     ("grad_out", one_more_row),
     ("grad_out", lambda t: t.double()),
     ("grad_lse", one_more_row),
+    ("grad_lse", lambda t: t.long()),
+    ("grad_lse", lambda t: t.to(torch.complex64)),
     ("out", one_more_row),
     ("out", lambda t: t.double()),
     ("lse", one_more_row),

@@ -116,6 +116,15 @@ def test_both_ends(device):
     torch.testing.assert_close(gradient, (att_src + 2 * att_dst).expand_as(x))
 
 
+@pytest.mark.parametrize("name", ["x_src", "x_dst", "att_src", "att_dst"])
+def test_errors_of_both_ends(name, device):
+    x, att_src, att_dst = operands(9, 2, 4, device)
+    given = {"x_src": x, "x_dst": x, "att_src": att_src, "att_dst": att_dst}
+    given[name] = given[name][0]
+    with pytest.raises(RuntimeError, match=f"^{name}: expected"):
+        ops.gat_scores(**given)
+
+
 def test_one_of_both_gradients(device):
     x, att_src, att_dst = (t.requires_grad_() for t in operands(30, 2, 4, device))
     a_src, _ = ops.gat_scores(x, x, att_src, att_dst)
