@@ -7,6 +7,7 @@ from layers import (
     assert_same,
     assert_same_call,
     edge_features,
+    make,
     outputs_and_gradients,
     pair,
     same_weights,
@@ -18,6 +19,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.utils import remove_self_loops
 
 import pyg_dfgnn
+import pyg_dfgnn.nn
 from pyg_dfgnn.nn._edges import with_loops
 
 FILL_VALUES = [
@@ -305,3 +307,19 @@ def test_transformer_adds_features_to_values_without_edge_dim(device, fused):
     edge_attr = torch.randn(edge_index.size(1), 2, 5, device=device)
     assert_same_call(ours, theirs, x, edge_index, edge_attr)
     assert not fused
+
+
+@pytest.mark.parametrize("fill_value", ["mean", "max", "mul"])
+@pytest.mark.parametrize("layer", LOOPED)
+def test_int32_by_pygs_steps(layer, fill_value, device):
+    """Torch has wrong gradients of what PyG does with int32."""
+    conv = make(pyg_dfgnn.nn, layer, edge_dim=3, fill_value=fill_value).to(device)
+    conv.register_message_forward_hook(lambda *_: None)
+    edge_index, x = square("hub", device)
+    edge_attr = edge_features(edge_index)
+    wide, narrow = (
+        gradient_of_features(conv, x, e, edge_attr) for e in (edge_index, edge_index.int())
+    )
+    torch.testing.assert_close(narrow, wide)
+    _, (edges, _) = conv(x, edge_index.int(), edge_attr, return_attention_weights=True)
+    assert edges.dtype == torch.int32

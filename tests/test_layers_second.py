@@ -87,3 +87,30 @@ def test_gradient_penalty(layer, device, fused):
     for actual, expected in zip(*results, strict=True):
         atol = 1e-4 * expected.abs().max().item() + 1e-5
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=atol)
+
+
+@pytest.mark.parametrize("with_weights", [None, True])
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+def test_vectorized(layer, with_weights):
+    """Backward passes that vmap runs, for all outputs at a time."""
+    conv = make(pyg_dfgnn.nn, layer, edge_dim=3)
+    edge_index = torch.tensor([[0, 1, 2, 2, 3, 0], [1, 1, 0, 3, 3, 3]])
+
+    def outputs(x, edge_attr):
+        made = conv(x, edge_index, edge_attr, return_attention_weights=with_weights)
+        return made if with_weights is None else (made[0], made[1][1])
+
+    inputs = torch.randn(4, conv.in_channels), torch.randn(6, 3)
+    jacobian = torch.autograd.functional.jacobian
+    found, expected = (jacobian(outputs, inputs, vectorize=way) for way in (True, False))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("layer", ["GATConv", "GATv2Conv"])
+def test_of_products_of_features(layer, device):
+    """More than one self-loop is dropped, and counts 1."""
+    edge_index = torch.tensor([[0, 0, 1, 2], [0, 0, 1, 1]], device=device)
+    conv = make(pyg_dfgnn.nn, layer, edge_dim=3, fill_value="mul").to(device)
+    x = torch.randn(3, conv.in_channels, device=device)
+    edge_attr = torch.rand(4, 3, device=device) + 0.5
+    assert Called(conv, lambda conv, x, e: conv(x, edge_index, e)).check(x, edge_attr)

@@ -188,3 +188,16 @@ def test_a_graph_has_no_edge_index_to_return(layer):
     graph = pyg_dfgnn.build_graph(edge_index, 40, 40, getattr(ours, "add_self_loops", False))
     with pytest.raises(ValueError, match="attention weights of a Graph"):
         ours(x, graph, return_attention_weights=True)
+
+
+@pytest.mark.parametrize("trained", ["lin_value", "lin_skip", "lin_query"])
+def test_weights_of_frozen_layers(trained, device):
+    """Weights need gradients where what makes them does, not where other layers of x do."""
+    ours, theirs = pair("TransformerConv", device)
+    edge_index, x = square("hub", device)
+    for conv in (ours, theirs):
+        conv.requires_grad_(False)
+        getattr(conv, trained).requires_grad_(True)
+    found, expected = (c(x, edge_index, return_attention_weights=True) for c in (ours, theirs))
+    assert found[0].requires_grad is expected[0].requires_grad
+    assert found[1][1].requires_grad is expected[1][1].requires_grad

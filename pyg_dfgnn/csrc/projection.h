@@ -24,14 +24,14 @@ class Projection {
 
   // W^T x, [nodes, H, F] of x [nodes, H, D].
   at::Tensor of(const at::Tensor& x) const {
-    if (by_matrix_) return at::mm(x.flatten(1), matrix()).view_symint({x.sym_size(0), heads_, width_});
+    if (by_matrix_) return at::mm(in_rows(x), matrix()).view_symint({x.sym_size(0), heads_, width_});
     return to_nodes(at::matmul(to_parts(x), w_by_head()), x.sym_size(0));
   }
 
   // y + W z, [nodes, H, D] of z [nodes, H, F]; y is no one else's.
   at::Tensor add_to(const at::Tensor& y, const at::Tensor& z) const {
     if (!by_matrix_) return y + to_nodes(at::matmul(to_parts(z), w_by_head().mT()), z.sym_size(0));
-    const auto flat = y.flatten(1), features = z.flatten(1), transposed = matrix().t();
+    const auto flat = in_rows(y), features = in_rows(z), transposed = matrix().t();
     const auto sum =
         at::GradMode::is_enabled() ? at::addmm(flat, features, transposed) : flat.addmm_(features, transposed);
     return sum.view_symint(y.sym_sizes());
@@ -40,11 +40,16 @@ class Projection {
   // The gradient of W, [H D, F]: the sum over nodes of x z^T for each head.
   at::Tensor gradient(const at::Tensor& x, const at::Tensor& z) const {
     if (!by_matrix_) return at::matmul(to_parts(x).mT(), to_parts(z)).sum(0).reshape_symint(w_.sym_sizes());
-    const auto of_all = at::mm(x.flatten(1).t(), z.flatten(1)).view_symint({heads_, size_, heads_, width_});
+    const auto of_all = at::mm(in_rows(x).t(), in_rows(z)).view_symint({heads_, size_, heads_, width_});
     return of_all.diagonal(0, 0, 2).permute({2, 0, 1}).reshape_symint(w_.sym_sizes());
   }
 
  private:
+  // [nodes, H, C] as [nodes, H C]; as flatten(1), which vmap does not know below autograd.
+  static at::Tensor in_rows(const at::Tensor& x) {
+    return x.reshape_symint({x.sym_size(0), x.sym_size(1) * x.sym_size(2)});
+  }
+
   at::Tensor w_by_head() const { return w_.reshape_symint({heads_, size_, width_}); }
 
   const at::Tensor& matrix() const {
@@ -70,7 +75,8 @@ class Projection {
   }
 
   static at::Tensor to_nodes(const at::Tensor& parts, const c10::SymInt& nodes) {
-    return parts.transpose(1, 2).flatten(0, 1).narrow_symint(0, 0, nodes);
+    const auto rows = parts.sym_size(0) * parts.sym_size(2);
+    return parts.transpose(1, 2).reshape_symint({rows, parts.sym_size(1), parts.sym_size(3)}).narrow_symint(0, 0, nodes);
   }
 
   at::Tensor w_;

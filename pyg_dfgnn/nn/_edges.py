@@ -112,7 +112,8 @@ def _reduce(features: Tensor, graph: Graph, flow: str, reduction: str) -> Tensor
     is_kept = (rows < graph.num_dst) & (graph.eid < num_edges)
     eid = graph.eid.masked_fill(~is_kept, num_edges).long()
     index = nodes.new_full([num_edges + 1], bound).scatter(0, eid, nodes)[:num_edges]
-    src = features.masked_fill((index == bound).unsqueeze(1), 0.0)
+    neutral = 1.0 if reduction == "mul" else 0.0  # several zeros would have no second derivative
+    src = features.masked_fill((index == bound).unsqueeze(1), neutral)
 
     zeros = src.new_zeros([bound + 1, src.size(1)])
     if reduction == "sum" or reduction == "add" or reduction == "mean":

@@ -30,7 +30,7 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
     difference, or there is none."""
     if not has_operators(x):
         return None
-    weights, biases = [], []
+    weights, biases, are_trained = [], [], set()
     for layer in layers:
         if not is_linear(layer):
             return None
@@ -48,8 +48,11 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
             return None
         weights.append(weight)
         biases.append(bias)
+        are_trained.add(weight.requires_grad or (bias is not None and bias.requires_grad))
     if len(weights) < 2 and all(bias is None for bias in biases):
         return None  # torch's gradients are as fast
+    if len(are_trained) > 1 and not x.requires_grad:
+        return None  # all results of one operator require gradients, or none
     return torch.ops.dfgnn.linears(x, weights, biases)
 
 
