@@ -38,13 +38,13 @@ __device__ __forceinline__ void for_edge_batches(const Graph& a, const EdgePlan&
   const int64_t begin = max(run, clamp_to(a.rowptr[0], num_edges));
   if (begin >= end) return;
   const int lane = threadIdx.x % kWarp;
-  const auto load_source = [&](int64_t e) { return e < end ? checked_node(a.col[e], a.num_src) : kNoNode; };
+  const auto load_source = [&](int64_t e) { return LoadedNode(a.col, min(e, end - 1)); };
   int64_t row = warp_find_row(a.rowptr, a.num_dst, begin);
-  int next_source = load_source(begin + lane);
+  LoadedNode next_source = load_source(begin + lane);
   for (int64_t first = begin; first < end; first += kWarp) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), end - first));
     batch.row[lane] = static_cast<int>(lane < count ? find_row_from(a.rowptr, a.num_dst, row, first + lane) : row);
-    batch.source[lane] = next_source;
+    batch.source[lane] = lane < count ? next_source.check(a.num_src) : kNoNode;
     next_source = load_source(first + kWarp + lane);
     __syncwarp();
     row = batch.row[count - 1];

@@ -26,7 +26,7 @@ struct StoreDp {
 // By times with 128 features; of very long heads, as many as registers leave room for.
 template <Score score, class S>
 constexpr int row_gradients_warps() {
-  return warps_here<S>(S::kLoop ? 12 : score == Score::additive ? 28 : sizeof(typename S::T) == 4 ? 24 : 20);
+  return warps_here<S>(S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : score == Score::additive ? 28 : 20);
 }
 
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being

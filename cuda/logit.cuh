@@ -95,6 +95,52 @@ __device__ __forceinline__ int checked_node(int64_t node, int64_t num_nodes) {
   return static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes) ? static_cast<int>(node) : kNoNode;
 }
 
+// A node id of an edge that is on its way: what a later step of a loop will ask for. (Of a number that is converted as
+// soon as it is loaded, code waits where it loads it; so it does of 64 bits.)
+class LoadedNode {
+ public:
+  LoadedNode() = default;
+  __device__ __forceinline__ LoadedNode(const Index& index, int64_t i) {
+    const char* from = static_cast<const char*>(index.data) + (index.wide ? 8 : 4) * i;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(id_) : "l"(from));
+    if (index.wide) {
+      unsigned high;
+      asm volatile("ld.global.nc.u32 %0, [%1 + 4];" : "=r"(high) : "l"(from));
+      is_long_ = high != 0;
+    }
+  }
+
+  // As checked_node() has it.
+  __device__ __forceinline__ int check(int64_t num_nodes) const {
+    return !is_long_ && id_ < static_cast<unsigned>(num_nodes) ? static_cast<int>(id_) : kNoNode;
+  }
+  // Waits for it.
+  __device__ __forceinline__ void wait(int64_t num_nodes) { id_ = static_cast<unsigned>(check(num_nodes)); }
+
+ private:
+  unsigned id_ = 0;
+  bool is_long_ = false;  // has more than 32 bits
+};
+
+// The same of a number that may have 64 bits, such as an entry's place.
+class LoadedIndex {
+ public:
+  LoadedIndex() = default;
+  __device__ __forceinline__ LoadedIndex(const Index& index, int64_t i) {
+    const char* from = static_cast<const char*>(index.data) + (index.wide ? 8 : 4) * i;
+    asm volatile(
+        "{\n.reg .pred wide;\nsetp.ne.u32 wide, %3, 0;\nmov.u32 %1, 0;\n"
+        "ld.global.nc.u32 %0, [%2];\n@wide ld.global.nc.u32 %1, [%2 + 4];\n}"
+        : "=&r"(low_), "=&r"(high_)
+        : "l"(from), "r"(static_cast<unsigned>(index.wide)));
+  }
+
+  __device__ __forceinline__ int64_t value() const { return static_cast<int64_t>(uint64_t{high_} << 32 | low_); }
+
+ private:
+  unsigned low_ = 0, high_ = 0;
+};
+
 // A logit and its derivative by what the score's operands make it of: the dot product, or additive's sum.
 template <class A>
 struct Logit {

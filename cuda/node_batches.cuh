@@ -19,8 +19,7 @@ class NodeBatches {
   // edges: some.
   __device__ __forceinline__ NodeBatches(const Typed<T>& a, Storage& batch, const Range& edges, int h)
       : a_(a), batch_(batch), col_(a.col.from(edges.begin)), last_(static_cast<int>(edges.size()) - 1), head_(h) {
-    node_ = load_node(lane());
-    term_ = load_term(node_);
+    load_terms(load_node(lane()));
     later_ = load_node(kWarp + lane());
   }
 
@@ -29,28 +28,29 @@ class NodeBatches {
   __device__ __forceinline__ void load(int first) {
     __syncwarp();
     batch_.nodes[lane()] = max(node_, 0);
-    batch_.terms[lane()] = term_;
-    node_ = later_;
-    term_ = load_term(node_);
+    batch_.terms[lane()] = node_ == kNoNode ? A(NAN) : term_;
+    load_terms(later_);
     later_ = load_node(first + 2 * kWarp + lane());
     __syncwarp();
   }
 
  private:
   __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
-  __device__ __forceinline__ int load_node(int t) const {  // past the end, the last again
-    return checked_node(col_[min(t, last_)], a_.num_src);
+  __device__ __forceinline__ LoadedNode load_node(int t) const {  // past the end, the last again
+    return {col_, min(t, last_)};
   }
-  __device__ __forceinline__ A load_term(int node) const {
-    return node == kNoNode ? A(NAN) : src_term<score>(a_, node, head_);
+  __device__ __forceinline__ void load_terms(const LoadedNode& node) {
+    node_ = node.check(a_.num_src);
+    term_ = src_term<score>(a_, max(node_, 0), head_);
   }
 
   const Typed<T>& a_;
   Storage& batch_;
   const Index col_;
   const int last_, head_;
-  int node_, later_;  // of the next batch, and of the one after it
+  int node_;  // of the next batch
   A term_;
+  LoadedNode later_;  // of the one after it
 };
 
 }  // namespace dfgnn::cuda

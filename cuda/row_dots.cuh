@@ -49,13 +49,13 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_dots_warps<S>()))
     own.load(a.features(own_rows, i, h), groups.lane, a.head_dim);
     const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
     const Index col = a.col.from(edges.begin);
-    const auto load_node = [&](int t) { return checked_node(col[min(t, size - 1)], a.num_src); };
-    int next_node = load_node(lane);
+    const auto load_node = [&](int t) { return LoadedNode(col, min(t, size - 1)); };
+    LoadedNode next = load_node(lane);
     for (int first = 0; first < size; first += kWarp) {
-      const int count = min(kWarp, size - first), node = next_node;
+      const int count = min(kWarp, size - first), node = next.check(a.num_src);
       __syncwarp();
       nodes[lane] = max(node, 0);
-      next_node = load_node(first + kWarp + lane);
+      next = load_node(first + kWarp + lane);
       __syncwarp();
 #pragma unroll 1
       for (int base = 0; base < count; base += Groups::kStep) {

@@ -236,13 +236,15 @@ __device__ __forceinline__ unsigned take_unit(const RowUnits& units) {
 template <class Visit>
 __device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int64_t num_entries, const RowUnits& units,
                                          unsigned unit, int lane, const Visit& visit) {
-  // Of two rows of a segment, or of a run of rows, those that are wanted, a lane each; then one after another.
   const bool pieces = unit < units.segments;
-  const int64_t begin = unit * units.segment, end = min(begin + units.segment, num_entries);
+  const auto has_length = [&](const Range& entries) {
+    return (units.segments > 0 && entries.size() > units.segment) == pieces && entries.size() >= units.shortest;
+  };
+  const Range segment{unit * units.segment, min(unit * units.segment + units.segment, num_entries)};
   int64_t first, second;
   if (pieces) {
     int64_t found[2];
-    warp_find_rows<2>(ptr, num_rows, {begin, end - 1}, found);
+    warp_find_rows<2>(ptr, num_rows, {segment.begin, segment.end - 1}, found);
     first = found[0];
     second = found[1];
   } else {
@@ -250,20 +252,22 @@ __device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int
     if (units.order) first = units.order[first];
     second = first + 1;
   }
+  // Of two rows of a segment, or of a run of rows, those that are wanted, a lane each; then one after another.
   const auto row_of = [&](int t) { return t == 0 ? first : second + (t - 1); };
   const auto is_wanted = [&](int t) {
     if (t >= (pieces ? 2 : units.rows_per_unit) || row_of(t) >= num_rows || (t == 1 && second == first)) return false;
-    const int64_t size = row_range(ptr, row_of(t), num_entries).size();
-    return (units.segments > 0 && size > units.segment) == pieces && size >= units.shortest;
+    return has_length(row_range(ptr, row_of(t), num_entries));
   };
+  const bool is_one_row = !pieces && units.rows_per_unit == 1;
 #pragma unroll 1
-  for (unsigned left = __ballot_sync(kAllLanes, is_wanted(lane)); left != 0; left &= left - 1) {
+  for (unsigned left = is_one_row ? 1 : __ballot_sync(kAllLanes, is_wanted(lane)); left != 0; left &= left - 1) {
     const int64_t row = row_of(__ffs(left) - 1);
     Range entries = row_range(ptr, row, num_entries);
+    if (is_one_row && !has_length(entries)) return;
     int64_t slot = kWhole;
     if (pieces) {
-      slot = 2 * static_cast<int64_t>(unit) + (entries.begin > begin);
-      entries = {max(entries.begin, begin), min(entries.end, end)};
+      slot = 2 * static_cast<int64_t>(unit) + (entries.begin > segment.begin);
+      entries = {max(entries.begin, segment.begin), min(entries.end, segment.end)};
     }
     visit(static_cast<int>(row), entries, slot);
   }

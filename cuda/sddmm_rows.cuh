@@ -46,15 +46,14 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (sddmm_rows_warps<S, kTerm
         heads[s] = (f + (s * S::kLanes + lane) * S::kVec) / graph.head_dim;
         own_term[s] = terms.of_node(i, min(heads[s], graph.heads - 1));
       }
-      const auto load_source = [&](int64_t e) {
-        return e < row.end ? checked_node(graph.col[e], graph.num_src) : kNoNode;
-      };
-      int next_source = load_source(row.begin + threadIdx.x);
+      const auto load_source = [&](int64_t e) { return LoadedNode(graph.col, min(e, row.end - 1)); };
+      LoadedNode next_source;
+      if (row.size() > 0) next_source = load_source(row.begin + threadIdx.x);
 #pragma unroll 1
       for (int64_t first = row.begin; first < row.end; first += kWarp) {
         const int count = static_cast<int>(min(int64_t{kWarp}, row.end - first));
         __syncwarp();
-        batch.source[threadIdx.x] = next_source;
+        batch.source[threadIdx.x] = threadIdx.x < count ? next_source.check(graph.num_src) : kNoNode;
         next_source = load_source(first + kWarp + threadIdx.x);
         __syncwarp();
         terms.begin(edges, first, count, batch);

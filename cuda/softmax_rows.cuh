@@ -18,37 +18,43 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
   const int lane = threadIdx.x;
   const Dropout dropout(a);
   const A own_term = kStored ? A(0) : dst_term<Score::additive>(a, i, h);
+  const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
+  const Index col = a.col.from(edges.begin);
+  const auto place = [&](int first) { return min(first + lane, size - 1); };  // past the end, the last again
   for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
     const typename Sum::Reader value_row(a, a.value, h, Sum::lane(), f);
     Sum out;
-    A m = -INFINITY, sum = A(0), s = -INFINITY, term = A(0);
-    int node = 0, next = 0;
-    const auto edge = [&](int64_t first) { return min(first + lane, edges.end - 1); };  // past the end, the last again
-    const auto load = [&](int64_t first) {
+    A m = -INFINITY, sum = A(0), number = A(0);  // the logit, or what the node brings to it
+    int node = 0;
+    LoadedNode next;
+    const auto load = [&](int first) {
       if constexpr (kStored) {
-        node = checked_node(a.col[edge(first)], a.num_src);
-        s = first + lane < edges.end ? logits[a.scalar(edge(first), h)] : A(-INFINITY);
+        next = {col, place(first)};
+        number = logits[a.scalar(edges.begin + place(first), h)];
       } else {
-        node = next;
-        term = src_term<Score::additive>(a, max(node, 0), h);
-        next = checked_node(a.col[edge(first + kWarp)], a.num_src);
+        node = next.check(a.num_src);
+        number = src_term<Score::additive>(a, max(node, 0), h);
+        next = {col, place(first + kWarp)};
+        if constexpr (std::is_same_v<Sum, VectorSum<S>>) next.wait(a.num_src);  // more on their way are no gain there
       }
     };
-    if (edges.size() > 0) {
-      if (!kStored) next = checked_node(a.col[edge(edges.begin)], a.num_src);
-      load(edges.begin);
+    if (size > 0) {
+      if (!kStored) next = {col, place(0)};
+      load(0);
     }
-    for (int64_t first = edges.begin; first < edges.end; first += kWarp) {
-      const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), edges.end - first));
+    for (int first = 0; first < size; first += kWarp) {
+      const int count = min(kWarp, size - first);
+      if (kStored) node = next.check(a.num_src);
       __syncwarp();
       batch.node[lane] = max(node, 0);
       __syncwarp();
       out.load(batch, count, value_row);
+      A s = number;
       if constexpr (!kStored) {
-        s = logit_of<Score::additive>(a, A(0), own_term, term, edge(first), h).value;
+        s = logit_of<Score::additive>(a, A(0), own_term, number, edges.begin + place(first), h).value;
         if (node == kNoNode) s = NAN;
-        if (lane >= count) s = -INFINITY;
       }
+      if (lane >= count) s = -INFINITY;
       const A largest = warp_max(s);
       if (largest > m) {
         const A fade = exp_difference(m, largest);
@@ -58,7 +64,7 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
       }
       const A p = exp_difference(s, m);
       sum += p;
-      batch.put(lane, out.fit(p * dropout.factor(first + lane, h)));
+      batch.put(lane, out.fit(p * dropout.factor(edges.begin + first + lane, h)));
       load(first + kWarp);
       __syncwarp();
       out.add(batch, count, value_row);

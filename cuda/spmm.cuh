@@ -87,24 +87,25 @@ class LaneEntries {
 
  private:
   __device__ __forceinline__ void load() {
-    const int64_t c = next_ + threadIdx.x % kWarp;
-    next_node_ = kNoNode;
-    if (c >= end_) return;
-    next_node_ = checked_node(m_.node[c], m_.num_nodes);
-    if constexpr (kPositions) next_place_ = clamp_to(m_.position[c], num_edges_ - 1);
+    if (next_ >= end_) return;
+    const int64_t c = min(next_ + threadIdx.x % kWarp, end_ - 1);
+    next_node_ = {m_.node, c};
+    if constexpr (kPositions) next_place_ = {m_.position, c};
   }
 
   __device__ __forceinline__ void advance() {
-    node_ = next_node_;
-    place_ = next_place_;
+    node_ = next_ + threadIdx.x % kWarp < end_ ? next_node_.check(m_.num_nodes) : kNoNode;
+    if constexpr (kPositions) place_ = clamp_to(next_place_.value(), num_edges_ - 1);
     next_ += kWarp;
     load();
   }
 
   const Spmm<T>& m_;
   int64_t num_edges_, first_, end_, next_ = first_;
-  int node_ = kNoNode, next_node_ = kNoNode;
-  long long place_ = 0, next_place_ = 0;
+  int node_ = kNoNode;
+  long long place_ = 0;
+  LoadedNode next_node_;
+  LoadedIndex next_place_;
 };
 
 // All heads at once: S is the shape of a row of them, `width` numbers. A vector is of one head.

@@ -21,19 +21,19 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(24)))
     for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
       const typename Sum::Reader row(a, m.x, 0, Sum::lane(), f);
       Sum sum;
-      // Of the lane's entry of a batch, and of the next one, whose weight is on its way.
-      int node = 0, next_node = 0;
-      int64_t next_place = 0;
-      A weight = A(0), next_weight = A(0);
+      // Of the lane's entry of the next batch: on their way, with its weight.
+      LoadedNode next_node;
+      LoadedIndex next_position;
+      int64_t next_entry = 0;
+      A next_weight = A(0);
       const auto load = [&](int64_t entry) {  // past the end, the last again
-        entry = min(entry, entries.end - 1);
-        next_node = checked_node(m.node[entry], m.num_nodes);
-        next_place = m.position.data ? clamp_to(m.position[entry], a.num_edges - 1) : entry;
+        next_entry = min(entry, entries.end - 1);
+        next_node = {m.node, next_entry};
+        if (m.position.data) next_position = {m.position, next_entry};
       };
-      const auto load_weight = [&] { next_weight = m.edge_weights[next_place]; };
-      const auto advance = [&] {
-        node = next_node;
-        weight = next_node == kNoNode ? A(NAN) : next_weight;
+      const auto load_weight = [&] {
+        if (m.position.data) next_entry = clamp_to(next_position.value(), a.num_edges - 1);
+        next_weight = m.edge_weights[next_entry];
       };
       if (entries.size() > 0) {
         load(entries.begin + lane);
@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(24)))
       }
       for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
         const int count = static_cast<int>(min(int64_t{kWarp}, entries.end - first));
-        advance();
+        const int node = next_node.check(m.num_nodes);
+        const A weight = node == kNoNode ? A(NAN) : next_weight;
         load(first + kWarp + lane);
         __syncwarp();
         batch.node[lane] = max(node, 0);

@@ -62,9 +62,10 @@ struct V2Terms : V2Logits {
 
   // Where the features of the edge at position e begin: 0 where there are none, -1 where they are out of range.
   __device__ __forceinline__ int64_t offset_of_features(int64_t e) const {
-    if (edge_dim == 0) return 0;
-    const int64_t found = eid[e];
-    return static_cast<uint64_t>(found) < static_cast<uint64_t>(num_features) ? found * edge_dim : -1;
+    return edge_dim == 0 ? 0 : offset_of_row(eid[e]);
+  }
+  __device__ __forceinline__ int64_t offset_of_row(int64_t row) const {
+    return static_cast<uint64_t>(row) < static_cast<uint64_t>(num_features) ? row * edge_dim : -1;
   }
 
   // Calls visit(the number of features, f) so that all are visited, some at a time where rows of them are whole
@@ -114,7 +115,7 @@ class V2Batches {
   __device__ __forceinline__ V2Batches(const V2Terms<S>& terms, const Range& entries, Storage& storage)
       : terms_(terms), storage_(storage), end_(entries.end) {
     load(entries.begin);
-    advance(entries.begin + kWarp);
+    advance(entries.begin);
   }
 
   // The batch that begins there: one after the other.
@@ -123,32 +124,42 @@ class V2Batches {
     __syncwarp();
     storage_.nodes[lane] = node_;
     storage_.edges[lane] = edge_;
-    storage_.offsets[lane] = offset_;
+    storage_.offsets[lane] = offset();
     __syncwarp();
-    advance(first + 2 * kWarp);
+    advance(first + kWarp);
   }
 
  private:
+  // Of the batch that begins there; past the end, the last entry again.
   __device__ __forceinline__ void load(int64_t first) {
-    const int64_t c = first + threadIdx.x % kWarp;
-    later_node_ = kNoNode, later_edge_ = 0;
-    if (c >= end_) return;
-    later_node_ =
-        checked_node(by_destination ? terms_.col[c] : terms_.row[c], by_destination ? terms_.num_src : terms_.num_dst);
-    later_edge_ = by_destination ? c : clamp_to(terms_.perm[c], terms_.num_edges - 1);
+    if (first >= end_) return;
+    const int64_t c = min(first + threadIdx.x % kWarp, end_ - 1);
+    later_node_ = {by_destination ? terms_.col : terms_.row, c};
+    if constexpr (!by_destination) later_edge_ = {terms_.perm, c};
   }
 
-  __device__ __forceinline__ void advance(int64_t later) {
-    node_ = later_node_, edge_ = later_edge_;
-    offset_ = node_ == kNoNode ? -1 : terms_.offset_of_features(edge_);
-    load(later);
+  // To that batch, which is on its way.
+  __device__ __forceinline__ void advance(int64_t first) {
+    const int64_t c = first + threadIdx.x % kWarp;
+    const bool is_there = c < end_;
+    node_ = is_there ? later_node_.check(by_destination ? terms_.num_src : terms_.num_dst) : kNoNode;
+    edge_ = !is_there ? 0 : by_destination ? c : clamp_to(later_edge_.value(), terms_.num_edges - 1);
+    if (terms_.edge_dim > 0 && first < end_) row_of_features_ = {terms_.eid, edge_};
+    load(first + kWarp);
+  }
+
+  __device__ __forceinline__ int64_t offset() const {
+    if (node_ == kNoNode) return -1;
+    return terms_.edge_dim == 0 ? 0 : terms_.offset_of_row(row_of_features_.value());
   }
 
   const V2Terms<S>& terms_;
   Storage& storage_;
   const int64_t end_;
-  int node_, later_node_;
-  int64_t edge_, later_edge_, offset_;
+  int node_;
+  int64_t edge_;
+  LoadedNode later_node_;
+  LoadedIndex later_edge_, row_of_features_;
 };
 
 }  // namespace dfgnn::cuda

@@ -76,7 +76,9 @@ class Projection {
 
   static at::Tensor to_nodes(const at::Tensor& parts, const c10::SymInt& nodes) {
     const auto rows = parts.sym_size(0) * parts.sym_size(2);
-    return parts.transpose(1, 2).reshape_symint({rows, parts.sym_size(1), parts.sym_size(3)}).narrow_symint(0, 0, nodes);
+    return parts.transpose(1, 2)
+        .reshape_symint({rows, parts.sym_size(1), parts.sym_size(3)})
+        .narrow_symint(0, 0, nodes);
   }
 
   at::Tensor w_;
