@@ -111,8 +111,9 @@ def build_graph(
         IndexError: ``edge_index`` holds a node that is out of range.
         TypeError: ``num_src`` or ``num_dst`` is no int.
     """
-    is_flow = flow == "source_to_target" or flow == "target_to_source"
-    if not is_flow or not is_convertible(edge_index, num_src, num_dst, flow):
+    if flow != "source_to_target" and flow != "target_to_source":
+        raise ValueError(f"flow: expected 'source_to_target' or 'target_to_source', got '{flow}'")
+    if not is_convertible(edge_index, num_src, num_dst, flow):
         raise ValueError(
             f"edge_index: expected an int32 or int64 tensor of shape [2, E] or, with "
             f"flow='source_to_target', a SparseTensor or a torch.sparse tensor (CSR or coalesced "
@@ -120,7 +121,7 @@ def build_graph(
         )
     if not torch.jit.is_scripting():
         if _cache.is_eager(edge_index):
-            num_src, num_dst = _as_int("num_src", num_src), _as_int("num_dst", num_dst)
+            num_src, num_dst = as_int("num_src", num_src), as_int("num_dst", num_dst)
             return _cache.lookup(edge_index, (num_src, num_dst, self_loops, flow), _build_eager)
         return _with_assertion(*_convert(plain(edge_index), num_src, num_dst, self_loops, flow))
     return _build_checked(edge_index, num_src, num_dst, self_loops, flow)
@@ -187,8 +188,21 @@ def describe(edge_index: Union[Tensor, SparseTensor]) -> str:
     if isinstance(edge_index, SparseTensor):
         return f"a SparseTensor of size [{edge_index.size(0)}, {edge_index.size(1)}]"
     if isinstance(edge_index, Tensor):
-        return f"a tensor of {edge_index.dtype} and shape {edge_index.shape}"
-    return "neither"
+        words = f"a tensor of {edge_index.dtype} and shape {edge_index.shape}"
+        return words if torch.jit.is_scripting() else words + _details(edge_index)
+    return "neither" if torch.jit.is_scripting() else f"a {type(edge_index).__name__}"
+
+
+@torch.jit.unused
+def _details(edge_index: Tensor) -> str:
+    """What else may be wrong with it."""
+    if isinstance(edge_index, EdgeIndex):
+        return f", an EdgeIndex of sparse size {edge_index.sparse_size()}"
+    if edge_index.layout == torch.strided:
+        return ""
+    is_coo = edge_index.layout == torch.sparse_coo
+    kind = "uncoalesced " if is_coo and not edge_index.is_coalesced() else ""
+    return f", {kind}{edge_index.layout}"
 
 
 def _convert(
@@ -426,7 +440,7 @@ def _with_tiles_of(g: Graph, tiles: Optional[Tensor], tile_nodes: int, tile_batc
     )  # fmt: skip
 
 
-def _as_int(name: str, count: int) -> int:
+def as_int(name: str, count: int) -> int:
     """A number of nodes that may be of another type which an index may be of."""
     try:
         return operator.index(count)

@@ -21,6 +21,7 @@ from torch_geometric.transforms import BaseTransform
 from torch_geometric.typing import SparseTensor
 
 from ._side_by_side import PERM
+from .graph import as_int
 
 METHODS = ("rcm", "degree", "community")
 RESTORE = "restore_index"
@@ -44,10 +45,17 @@ def node_order(edge_index: Tensor, num_nodes: int, method: str) -> Tensor:
         on the CPU.
 
     Raises:
-        ValueError: of an unknown method, or an ``edge_index`` of another shape or dtype.
+        TypeError: ``edge_index`` is no tensor, or ``num_nodes`` no int.
+        ValueError: of an unknown method, an ``edge_index`` of another shape or dtype, or a number
+            of nodes below 0.
         IndexError: ``edge_index`` holds a node that is out of range.
         ImportError: where the method's library is not installed.
     """
+    if not isinstance(edge_index, Tensor):
+        raise TypeError(f"edge_index: expected a tensor, got a {type(edge_index).__name__}")
+    num_nodes = as_int("num_nodes", num_nodes)
+    if num_nodes < 0:
+        raise ValueError(f"num_nodes: expected a number >= 0, got {num_nodes}")
     if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype not in _INTEGERS:
         raise ValueError(
             "edge_index: expected an int32 or int64 tensor of shape [2, E], got one of "

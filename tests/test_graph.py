@@ -295,8 +295,17 @@ def test_wrong_kinds():
             build_graph(wrong, 29, 13)
     with pytest.raises(ValueError, match=r"size \[13, 29\]"):
         build_graph(transposed(edge_index, 30, 13), 29, 13)
-    with pytest.raises(ValueError, match="sideways"):
+    with pytest.raises(ValueError, match=r"^flow: expected .*got 'sideways'"):
         build_graph(edge_index, 29, 13, flow="sideways")
+    with pytest.raises(ValueError, match=r"got a list with"):
+        build_graph(edge_index.tolist(), 29, 13)
+    with pytest.raises(ValueError, match=r"an EdgeIndex of sparse size \(30, 13\)"):
+        build_graph(EdgeIndex(edge_index, sparse_size=(30, 13)), 29, 13)
+    with pytest.raises(ValueError, match=r", torch.sparse_csc with"):
+        build_graph(torch.eye(3).to_sparse_csc(), 3, 3)
+    uncoalesced = torch.sparse_coo_tensor(torch.zeros(2, 2).long(), torch.ones(2), (3, 3))
+    with pytest.raises(ValueError, match=r", uncoalesced torch.sparse_coo with"):
+        build_graph(uncoalesced, 3, 3)
     cube = torch.ones(3, 3, 3)
     cubes = cube.to_sparse().coalesce(), cube[0].to_sparse(1).coalesce(), cube.to_sparse_csr()
     for wrong in cubes:

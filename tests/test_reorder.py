@@ -212,6 +212,12 @@ def test_errors(monkeypatch):
     for wrong in (torch.zeros(2), torch.zeros(5, 2).long(), torch.zeros(2, 5)):
         with pytest.raises(ValueError, match=r"edge_index: expected an int32 or int64 tensor"):
             node_order(wrong, 3, "degree")
+    with pytest.raises(TypeError, match=r"edge_index: expected a tensor, got a list"):
+        node_order([[0], [1]], 3, "degree")
+    with pytest.raises(TypeError, match=r"num_nodes: expected an int, got 3.0"):
+        node_order(torch.zeros(2, 0).long(), 3.0, "degree")
+    with pytest.raises(ValueError, match=r"num_nodes: expected a number >= 0, got -1"):
+        node_order(torch.zeros(2, 0).long(), -1, "community")
     for node in (-1, 3):
         with pytest.raises(IndexError, match="edge_index: expected nodes from 0 to 2"):
             node_order(torch.tensor([[node], [0]]), 3, "degree")
