@@ -9,8 +9,9 @@ large graph whose nodes come in no such order, ``ReorderNodes`` makes one, once:
 """
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,19 +124,19 @@ class ReorderNodes(BaseTransform):
         for name, value in attributes.items():
             if isinstance(value, SparseTensor):
                 raise TypeError(f"{name}: expected a tensor, an array or a list, got SparseTensor")
-        numbers: dict[str, Tensor] = {}
+        names = []  # of attributes that name nodes
         for name, value in attributes.items():
-            found = _numbers_of(name, value)
-            if found is not None:
-                numbers[name] = found
-                if name != "edge_index":  # which node_order checks
-                    _check_numbers(name, found, num_nodes)
+            if name in _NUMBERS or name.endswith(("edge_index", "edge_label_index")):
+                found = _numbers_in(value)
+                for numbers in found if name != "edge_index" else ():  # which node_order checks
+                    _check_numbers(name, numbers, num_nodes)
+                names += [name] if found else []
         order = node_order(data.edge_index, num_nodes, self.method)
         place = torch.empty_like(order)
         place[order] = torch.arange(num_nodes, device=order.device)
         for name, value in attributes.items():
-            if name in numbers:
-                data[name] = _like(value, place.to(numbers[name].device)[numbers[name]])
+            if name in names:
+                data[name] = _with_numbers(value, lambda n: place.to(n.device)[n])
             elif is_of("node", data, name):
                 data[name] = take(value, order, data.__cat_dim__(name, value))
         if RESTORE not in data:
@@ -146,23 +147,35 @@ class ReorderNodes(BaseTransform):
         return f"{type(self).__name__}({self.method!r})"
 
 
-def _numbers_of(name: str, value: Any) -> Optional[Tensor]:
-    """The numbers (int64) of nodes that an attribute names; None where it does not."""
-    if name not in _NUMBERS and not name.endswith(("edge_index", "edge_label_index")):
-        return None
-    if isinstance(value, (np.ndarray, list)) or type(value) is tuple:
-        array = np.asarray(value)
-        return torch.from_numpy(array.astype(np.int64)) if array.dtype.kind in "iu" else None
-    if not isinstance(value, Tensor) or value.dtype == torch.bool:
-        return None
-    return None if value.is_floating_point() or value.is_complex() else value.long()
-
-
-def _like(value: Any, numbers: Tensor) -> Any:
-    """Numbers (int64) as an attribute of the kind of ``value``."""
+def _with_numbers(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """An attribute of nodes' numbers with what ``change`` makes of these, int64, in their place:
+    tensors and arrays of integers, integers, and lists and tuples of such; all else as it is."""
     if isinstance(value, Tensor):
-        return numbers.int() if value.dtype == torch.int32 else numbers
-    return numbers.numpy() if isinstance(value, np.ndarray) else type(value)(numbers.tolist())
+        if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+            return value
+        changed = change(value.long())
+        return changed.int() if value.dtype == torch.int32 else changed
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "iu":
+            return value
+        array = change(torch.from_numpy(value.astype(np.int64))).numpy()
+        return array.astype(np.int32) if value.dtype == np.int32 else array
+    if isinstance(value, list) or type(value) is tuple:
+        if value and all(type(number) is int for number in value):
+            return type(value)(change(torch.tensor(value)).tolist())
+        return type(value)(_with_numbers(part, change) for part in value)
+    return value
+
+
+def _numbers_in(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def keep(numbers: Tensor) -> Tensor:
+        found.append(numbers)
+        return numbers
+
+    _with_numbers(value, keep)
+    return found
 
 
 def _check_numbers(name: str, nodes: Tensor, num_nodes: int) -> None:

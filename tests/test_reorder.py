@@ -67,6 +67,12 @@ def test_numbers_of_other_kinds(kind):
     assert type(after.train_index) is type(before.train_index)
     assert torch.equal(after.y[torch.as_tensor(after.train_index)], torch.tensor(numbers))
     assert torch.equal(after.y[torch.from_numpy(after.face)], torch.from_numpy(before.face))
+    folds = [torch.tensor(numbers), np.array(numbers[:2], dtype=np.int32), (numbers[0], "a"), []]
+    before.val_index = folds
+    after = ReorderNodes("degree")(copy.copy(before)).val_index
+    assert [type(fold) for fold in after] == [type(fold) for fold in folds]
+    assert after[0][0] == after[1][0] == after[2][0]
+    assert after[1].dtype == np.int32
     before.train_index = kind([3, 40])
     with pytest.raises(IndexError, match="train_index: expected nodes from 0 to 39, got 3 to 40"):
         ReorderNodes("degree")(before)

@@ -55,6 +55,30 @@ def test_edge_features(layer):
 
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_edge_features_in_autocast(layer, dtype, device):
+    x, edge_index = reversed(square("hub", device))
+    edge_attr = torch.rand(edge_index.size(1), 3, device=device, dtype=dtype)
+    conv = make(pyg_dfgnn.nn, layer, edge_dim=3).to(device)
+    scripted = torch.jit.script(OnFeatures(conv))
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        result, expected = (call(x, edge_index, edge_attr) for call in (scripted, conv))
+    torch.testing.assert_close(result.float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_autocast(layer, device):
+    x, edge_index = reversed(square("hub", device))
+    conv = make(pyg_dfgnn.nn, layer).to(device).eval()
+    scripted = torch.jit.script(conv)
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        method = "forward" if hasattr(scripted, "forward") else "forward__0"
+        result, expected = getattr(scripted, method)(x, edge_index), conv(x, edge_index)
+    # TorchScript's own autocast adds up in float32.
+    torch.testing.assert_close(result.float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
 @pytest.mark.parametrize(
     "change",
     [
@@ -70,7 +94,7 @@ def test_edge_features(layer):
     ids=["row_less", "row_more", "transposed", "column", "1d", "narrow", "float64", "int64"],
 )
 def test_edge_features_that_do_not_fit(layer, change):
-    """Neither scripted code nor calls with a Graph have PyG's steps, which would refuse them."""
+    """Neither scripted code nor calls with a Graph have PyG's steps to take or refuse them."""
     x, edge_index = reversed(square("hub"))
     edge_attr = change(torch.rand(edge_index.size(1), 3))
     conv = make(pyg_dfgnn.nn, layer, edge_dim=3)

@@ -37,7 +37,15 @@ struct Autocast {
   }
 };
 
+// For scripted code, in which torch.is_autocast_enabled() ends the process while autocast is on.
+bool is_autocast(const at::Tensor& t) {
+  const auto device = t.device().type();
+  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+}
+
 }  // namespace
+
+TORCH_LIBRARY_FRAGMENT(dfgnn, m) { m.def("is_autocast(Tensor t) -> bool", is_autocast); }
 
 TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { register_forward<Autocast>(m); }
 

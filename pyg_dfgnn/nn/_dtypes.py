@@ -8,9 +8,16 @@ def is_half(t: Tensor) -> bool:
     return t.dtype == torch.float16 or t.dtype == torch.bfloat16
 
 
+def is_autocast(t: Tensor) -> bool:
+    """Whether autocast is on, on the device of the tensor."""
+    if torch.jit.is_scripting():
+        return torch.ops.dfgnn.is_autocast(t)
+    return torch.is_autocast_enabled(t.device.type)
+
+
 def dtype_of_sums(t: Tensor) -> torch.dtype:
     """What PyG's sums of ``t`` have: float32 in autocast on CUDA."""
-    return torch.float32 if is_half(t) and t.is_cuda and torch.is_autocast_enabled() else t.dtype
+    return torch.float32 if is_half(t) and t.is_cuda and is_autocast(t) else t.dtype
 
 
 def dtype_of_messages(x: Tensor, att: Tensor) -> torch.dtype:

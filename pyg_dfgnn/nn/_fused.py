@@ -17,7 +17,7 @@ from torch_geometric.typing import SparseTensor
 
 from .. import _library
 from ..graph import Graph, build_graph, is_convertible
-from ._dtypes import is_half
+from ._dtypes import is_autocast, is_half
 from ._edges import num_edges
 
 # The type of an argument whose presence decides the type of the result, in the overloads that
@@ -193,8 +193,8 @@ class FusedConv(MessagePassing):
             graph: Made of it.
 
         Raises:
-            ValueError: ``edge_attr`` does not fit, and there are no steps of PyG's to say so: in
-                TorchScript, and for a Graph.
+            ValueError: ``edge_attr`` does not fit, and there are no steps of PyG's to take it or
+                to say so: in TorchScript, and for a Graph.
         """
         if not torch.jit.is_scripting():
             return self._may_project(edge_attr, isinstance(edge_index, Graph), graph)
@@ -210,7 +210,11 @@ class FusedConv(MessagePassing):
         weight = self.lin_edge.weight
         if must_fit:
             check_features(edge_attr, weight, graph)
-        return features_fit(edge_attr, weight, graph) and edge_attr.dtype in _DTYPES
+        return (
+            has_shape_of_features(edge_attr, weight, graph)
+            and has_dtype_of(edge_attr, weight)
+            and edge_attr.dtype in _DTYPES
+        )
 
     @torch.jit.unused
     def _projects_edges(self) -> bool:
@@ -241,32 +245,35 @@ class FusedConv(MessagePassing):
         )
 
 
-def features_fit(edge_attr: Tensor, weight: Tensor, graph: Graph) -> bool:
-    """Whether a weight ``[out, edge_dim]`` multiplies features of a graph's edges. Scriptable."""
+def has_shape_of_features(edge_attr: Tensor, weight: Tensor, graph: Graph) -> bool:
+    """Whether these are features of a graph's edges as a weight ``[out, edge_dim]`` takes them.
+    Scriptable."""
     width = edge_attr.size(1) if edge_attr.dim() == 2 else 1
     if edge_attr.dim() != 2 and edge_attr.dim() != 1:
         return False
-    if edge_attr.size(0) != num_edges(graph) or width != weight.size(1) or width == 0:
-        return False
-    if edge_attr.dtype == weight.dtype:
-        return True
-    if torch.jit.is_scripting():
-        return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
-    return is_autocast(edge_attr)
+    return edge_attr.size(0) == num_edges(graph) and width == weight.size(1) and width > 0
+
+
+def has_dtype_of(edge_attr: Tensor, weight: Tensor) -> bool:
+    """Whether a matrix product takes both. Scriptable."""
+    return edge_attr.dtype == weight.dtype or (
+        edge_attr.is_floating_point() and is_autocast(edge_attr)
+    )
 
 
 def check_features(edge_attr: Tensor, weight: Tensor, graph: Graph) -> None:
     """Scriptable.
 
     Raises:
-        ValueError: They do not fit.
+        ValueError: The features do not fit.
     """
-    if not features_fit(edge_attr, weight, graph):
+    if not has_shape_of_features(edge_attr, weight, graph):
         expected = [num_edges(graph), weight.size(1)]
         raise ValueError(
-            f"edge_attr: expected [E, edge_dim] = {expected} of lin_edge's dtype, got shape "
-            f"{list(edge_attr.shape)}"
+            f"edge_attr: expected [E, edge_dim] = {expected}, got shape {list(edge_attr.shape)}"
         )
+    if not has_dtype_of(edge_attr, weight):
+        raise ValueError("edge_attr: expected the dtype of lin_edge's weight, got another one")
 
 
 def check_method(method: str) -> None:
@@ -324,11 +331,6 @@ def wide(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]
     if isinstance(edge_index, Tensor):
         return edge_index.long() if edge_index.dtype == torch.int32 else edge_index
     return edge_index
-
-
-def is_autocast(t: Tensor) -> bool:
-    """Whether autocast is on, on the device of the tensor."""
-    return torch.is_autocast_enabled(t.device.type)
 
 
 def of_its_own(out: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from ._dtypes import in_dtype
-from ._fused import has_kernels, is_autocast, is_linear, is_transformed, of_its_own
+from ._dtypes import in_dtype, is_autocast
+from ._fused import has_kernels, is_linear, is_transformed, of_its_own
 
 _TENSORS = (Tensor, torch.nn.Parameter)
 
@@ -51,7 +51,7 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
         are_trained.add(weight.requires_grad or (bias is not None and bias.requires_grad))
     if len(weights) < 2 and all(bias is None for bias in biases):
         return None  # torch's gradients are as fast
-    if len(are_trained) > 1 and not x.requires_grad:
+    if len(are_trained) > 1 and torch.is_grad_enabled() and not x.requires_grad:
         return None  # all results of one operator require gradients, or none
     return torch.ops.dfgnn.linears(x, weights, biases)
 

@@ -79,9 +79,9 @@ class LoopedConv(FusedConv):
         if torch.jit.is_scripting() and self.scripts_fused:
             raise ValueError(no_fused_path())
         if self_loops:
-            dtype = edge_index.dtype  # int64 for PyG's steps, like wide()
-            edge_index, edge_attr = self.with_self_loops(edge_index.long(), edge_attr, num_nodes)
-            edge_index = edge_index.to(dtype)
+            if edge_index.dtype == torch.int32:
+                edge_index = edge_index.long()  # as wide() has it
+            edge_index, edge_attr = self.with_self_loops(edge_index, edge_attr, num_nodes)
         out, alpha = self.attend(edge_index, x, edge_attr, size)
         return edge_index, out, alpha
 
