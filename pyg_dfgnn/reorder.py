@@ -164,10 +164,11 @@ def _with_numbers(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         if value and all(type(number) is int for number in value):
             return type(value)(change(torch.tensor(value)).tolist())
         return type(value)(_with_numbers(part, change) for part in value)
-    return value
+    return int(change(torch.tensor([value]))) if type(value) is int else value
 
 
 def _numbers_in(value: Any) -> list[Tensor]:
+    """Those that :func:`_with_numbers` finds."""
     found: list[Tensor] = []
 
     def keep(numbers: Tensor) -> Tensor:

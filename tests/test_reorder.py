@@ -67,12 +67,15 @@ def test_numbers_of_other_kinds(kind):
     assert type(after.train_index) is type(before.train_index)
     assert torch.equal(after.y[torch.as_tensor(after.train_index)], torch.tensor(numbers))
     assert torch.equal(after.y[torch.from_numpy(after.face)], torch.from_numpy(before.face))
-    folds = [torch.tensor(numbers), np.array(numbers[:2], dtype=np.int32), (numbers[0], "a"), []]
+    folds = [torch.tensor(numbers), np.array(numbers, dtype=np.int32), (*numbers, "a"), numbers, []]
     before.val_index = folds
-    after = ReorderNodes("degree")(copy.copy(before)).val_index
-    assert [type(fold) for fold in after] == [type(fold) for fold in folds]
-    assert after[0][0] == after[1][0] == after[2][0]
-    assert after[1].dtype == np.int32
+    after = ReorderNodes("degree")(copy.copy(before))
+    assert [type(fold) for fold in after.val_index] == [type(fold) for fold in folds]
+    assert after.val_index[1].dtype == np.int32
+    expected = [int((after.y == number).nonzero()) for number in numbers]
+    assert expected != numbers
+    for fold in after.val_index[:4]:
+        assert list(fold)[:3] == expected
     before.train_index = kind([3, 40])
     with pytest.raises(IndexError, match="train_index: expected nodes from 0 to 39, got 3 to 40"):
         ReorderNodes("degree")(before)
