@@ -130,7 +130,8 @@ class ReorderNodes(BaseTransform):
                 found = _numbers_in(value)
                 for numbers in found if name != "edge_index" else ():  # which node_order checks
                     _check_numbers(name, numbers, num_nodes)
-                names += [name] if found else []
+                if found:
+                    names.append(name)
         order = node_order(data.edge_index, num_nodes, self.method)
         place = torch.empty_like(order)
         place[order] = torch.arange(num_nodes, device=order.device)

@@ -323,3 +323,19 @@ def test_int32_by_pygs_steps(layer, fill_value, device):
     torch.testing.assert_close(narrow, wide)
     _, (edges, _) = conv(x, edge_index.int(), edge_attr, return_attention_weights=True)
     assert edges.dtype == torch.int64  # as PyG's
+
+
+@pytest.mark.parametrize("fill_value", ["mean", "max", "mul"])
+@pytest.mark.parametrize("layer", LOOPED)
+def test_int32_of_an_edge_index_with_weights(layer, fill_value, device):
+    """PyG sorts self-loops in, whatever comes after."""
+    conv = make(pyg_dfgnn.nn, layer, edge_dim=3, fill_value=fill_value).to(device)
+    edge_index, x = square("hub", device)
+    n = x.size(0)
+    leaves = [edge_features(edge_index).requires_grad_() for _ in range(2)]
+    for edges, leaf in zip((edge_index, edge_index.int()), leaves, strict=True):
+        edges = EdgeIndex(edges, sparse_size=(n, n))
+        out, (found, _) = conv(x, edges, leaf, return_attention_weights=True)
+        assert (type(found), found.dtype) == (EdgeIndex, torch.int64)
+        out.square().sum().backward()
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)

@@ -37,6 +37,10 @@ inline void check_device(const at::Tensor& t, const char* name, const at::Device
   TORCH_CHECK(t.device() == device, name, ": expected a tensor on ", device, ", got one on ", t.device());
 }
 
+inline void check_floating_point(const at::Tensor& t, const char* name) {
+  TORCH_CHECK(t.is_floating_point(), name, ": expected floating point, got ", t.scalar_type());
+}
+
 // Of all tensors that a kernel of the meta device gets: it is called where any of them is there.
 struct NamedTensor {
   const char* name;

@@ -32,7 +32,7 @@ using torch::autograd::variable_list;
 
 void check_matrix(T x) {
   check_dimensions(x, "x", 2);
-  TORCH_CHECK(x.is_floating_point(), "x: expected floating point, got ", x.scalar_type());
+  check_floating_point(x, "x");
 }
 
 void check_matrices(at::TensorList xs) {
@@ -117,7 +117,7 @@ void check_layers(T x, at::TensorList weights, Biases biases) {
     check_device(*bias, "biases", x.device());
     TORCH_CHECK(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), "biases: expected shape [",
                 weight.sym_size(0), "] of a weight's results, got ", bias->sym_sizes());
-    TORCH_CHECK(bias->is_floating_point(), "biases: expected floating point, got ", bias->scalar_type());
+    check_floating_point(*bias, "biases");
   }
 }
 
@@ -215,7 +215,7 @@ void check_sum(T x, T y, at::ScalarType dtype) {
   const bool is_row = y.dim() == 1 && y.sym_size(0) == x.sym_size(1);
   TORCH_CHECK(is_row || y.sym_sizes() == x.sym_sizes(),
               "y: expected shape [features] or [nodes, features] = ", x.sym_sizes(), ", got ", y.sym_sizes());
-  TORCH_CHECK(y.is_floating_point(), "y: expected floating point, got ", y.scalar_type());
+  check_floating_point(y, "y");
   TORCH_CHECK(at::isFloatingType(dtype), "dtype: expected floating point, got ", dtype);
 }
 

@@ -187,7 +187,7 @@ V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O f
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
   check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
-  TORCH_CHECK(grad.is_floating_point(), "grad: expected floating point, got ", grad.scalar_type());
+  check_floating_point(grad, "grad");
   check_device(grad, "grad", x_src.device());
   if (const auto kernels = gradient_kernels(o)) {
     V2Operands both = o;

@@ -30,7 +30,7 @@ at::Tensor vector_of_heads(T att, const char* name, T x) {
 at::Tensor gradient_of_scores(T grad, const char* name, T x) {
   check_shape(grad, name, {x.size(0), x.size(1)}, "[nodes, heads]");
   check_device(grad, name, x.device());
-  TORCH_CHECK(grad.is_floating_point(), name, ": expected floating point, got ", grad.scalar_type());
+  check_floating_point(grad, name);
   return to_accumulate(grad, accumulate_type(x.scalar_type()));
 }
 

@@ -184,7 +184,7 @@ Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention
   check_shape(inputs.out, "out", features, "[N_dst, heads, head size]");
   check_shape(inputs.lse, "lse", scalars, "[N_dst, heads]");
   check_device(inputs.lse, "lse", value.device());
-  TORCH_CHECK(inputs.lse.is_floating_point(), "lse: expected floating point, got ", inputs.lse.scalar_type());
+  check_floating_point(inputs.lse, "lse");
   TORCH_CHECK(call.dropout_p == 0.0 || call.seed.has_value(),
               "seed: expected the seed of the forward pass, got None with dropout_p = ", call.dropout_p);
 
@@ -199,8 +199,7 @@ Saved make_saved(const Call& call, const BackwardInputs& inputs, const Attention
   if (inputs.grad_lse.has_value()) {
     check_shape(*inputs.grad_lse, "grad_lse", scalars, "[N_dst, heads]");
     check_device(*inputs.grad_lse, "grad_lse", value.device());
-    TORCH_CHECK(inputs.grad_lse->is_floating_point(), "grad_lse: expected floating point, got ",
-                inputs.grad_lse->scalar_type());
+    check_floating_point(*inputs.grad_lse, "grad_lse");
     saved.grad_lse = to_accumulate(*inputs.grad_lse, type);
   }
   return saved;

@@ -326,10 +326,15 @@ def _may_score(att: Optional[Tensor], x: Tensor) -> bool:
     return att.dtype in (x.dtype, torch.float32) or (is_half(att) and is_autocast(x))
 
 
-def wide(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]:
+def wide_tensor(edge_index: Tensor) -> Tensor:
     """int64 for int32, with which torch 2.13 gives PyG's steps wrong gradients. Scriptable."""
+    return edge_index.long() if edge_index.dtype == torch.int32 else edge_index
+
+
+def wide(edge_index: Union[Tensor, SparseTensor]) -> Union[Tensor, SparseTensor]:
+    """The same of what else edges come as. Scriptable."""
     if isinstance(edge_index, Tensor):
-        return edge_index.long() if edge_index.dtype == torch.int32 else edge_index
+        return wide_tensor(edge_index)
     return edge_index
 
 

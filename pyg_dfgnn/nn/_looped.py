@@ -10,7 +10,7 @@ from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove
 
 from ..graph import Graph
 from ._edges import append_self_loops
-from ._fused import FusedConv, no_fused_path
+from ._fused import FusedConv, no_fused_path, wide_tensor
 from ._linears import combine_heads, linears
 
 
@@ -79,8 +79,6 @@ class LoopedConv(FusedConv):
         if torch.jit.is_scripting() and self.scripts_fused:
             raise ValueError(no_fused_path())
         if self_loops:
-            if edge_index.dtype == torch.int32:
-                edge_index = edge_index.long()  # as wide() has it
             edge_index, edge_attr = self.with_self_loops(edge_index, edge_attr, num_nodes)
         out, alpha = self.attend(edge_index, x, edge_attr, size)
         return edge_index, out, alpha
@@ -89,7 +87,7 @@ class LoopedConv(FusedConv):
         self, edge_index: Tensor, edge_attr: OptTensor, num_nodes: int
     ) -> tuple[Tensor, OptTensor]:
         """PyG's edges with its self-loops, and their features."""
-        edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
+        edge_index, edge_attr = remove_self_loops(wide_tensor(edge_index), edge_attr)
         return add_self_loops(
             edge_index, edge_attr, fill_value=self.fill_value, num_nodes=num_nodes
         )
