@@ -33,10 +33,12 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
     for (int first = 0; first < size; first += kWarp) {
       const int count = min(kWarp, size - first);
       batches.load(first);
+      auto nodes = groups.nodes_of(batch.nodes);
 #pragma unroll 1
       for (int base = 0; base < count; base += Groups::kStep) {
         Packed<W> rows[Groups::kRows];
-        groups.load(rows, batch.nodes + base, other_row);
+        groups.load(rows, nodes, other_row);
+        nodes = groups.nodes_of(batch.nodes + base + Groups::kStep);
         const A dot = groups.dot(own, rows);
         const int t = base + groups.own();
         A s = logit_of<score, false>(a, dot, own_term, batch.terms[t], 0, h).value, keep = A(1);

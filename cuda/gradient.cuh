@@ -28,11 +28,15 @@ __device__ __forceinline__ A no_delta() {
 __device__ __forceinline__ bool is_delta(float x) { return __float_as_uint(x) != kNoDelta; }
 __device__ __forceinline__ bool is_delta(double x) { return __double2hiint(x) != (kNoDelta | 0x7FF80000); }
 
-// delta from <grad_out_i, out_i>.
+// delta from <grad_out_i, out_i>, of a row whose number of edges is known or not.
+template <class T, class A>
+__device__ __forceinline__ A delta_of(const Typed<T>& a, const Gradients& g, int i, int h, A dot, bool is_only_edge) {
+  if (g.grad_lse) return dot - a.at(g.grad_lse, a.scalar(i, h));
+  return is_only_edge ? no_delta<A>() : dot;
+}
 template <class T, class A>
 __device__ __forceinline__ A delta_of(const Typed<T>& a, const Gradients& g, int i, int h, A dot) {
-  if (g.grad_lse) return dot - a.at(g.grad_lse, a.scalar(i, h));
-  return row_range(a.rowptr, i, a.num_edges).size() == 1 ? no_delta<A>() : dot;
+  return delta_of(a, g, i, h, dot, row_range(a.rowptr, i, a.num_edges).size() == 1);
 }
 
 // ds. That of 0 is not a number where what it is made of is not.

@@ -19,40 +19,48 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
                                                   unsigned* inexact, int j, const Range& entries, int64_t slot, int h) {
   using A = typename S::A;
   constexpr bool kAdditive = score == Score::additive, kOfValue = summed == Summed::grad_out;
+  // Whether what comes next stays as it is in memory until it is needed: if registers hold that.
+  constexpr bool kAhead = !kAdditive || !std::is_same_v<Sum, VectorSum<S>>;
   __shared__ typename Sum::Batch batch;
   const int lane = threadIdx.x;
   const typename Sum::Reader row(a, kOfValue ? g.grad_out : a.dst, h, Sum::lane());
-  Sum sum;
+  Sum sum(batch);
   A grad_scalar = A(0), number = A(0);
+  typename Sum::Next next_node, next_position;
   int node = 0;
   int64_t position = 0;
+  const auto read = [&] {
+    node = checked_node(next_node.value(), a.num_dst);
+    if (kOfValue) position = clamp_to(next_position.value(), a.num_edges - 1);
+  };
   const auto load = [&](int64_t entry) {  // past the end, the last again
     entry = min(entry, entries.end - 1);
-    node = checked_node(a.row[entry], a.num_dst);
+    next_node = {a.row, entry};
     if constexpr (kOfValue) {
-      position = clamp_to(a.perm[entry], a.num_edges - 1);
+      next_position = {a.perm, entry};
     } else {
       number = store.numbers[a.scalar(entry, h)];
     }
+    if (!kAhead) read();
   };
   if (entries.size() > 0) load(entries.begin + lane);
   for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
+    if (kAhead) read();
     Pair<A> pair{A(0), A(0)};
     if (kOfValue && lane < count && node != kNoNode) pair = store.pairs[a.scalar(position, h)];
     __syncwarp();
     batch.node[lane] = max(node, 0);
     __syncwarp();
     sum.load(batch, count, row);
+    const A weight = kOfValue ? pair.weight : lane < count ? number : A(0);
+    load(first + kWarp + lane);  // before the pair is waited for
     if constexpr (kAdditive) {
       grad_scalar += pair.operand;
     } else if constexpr (kOfValue) {
-      const A factor = score == Score::cosine ? a.at(a.dst_scale, a.scalar(max(node, 0), h)) : a.logit_scale;
-      if (lane < count) store.numbers[a.scalar(first + lane, h)] = pair.operand * factor;
+      if (lane < count) store.numbers[a.scalar(first + lane, h)] = pair.operand;
     }
-    const A weight = kOfValue ? pair.weight : lane < count ? number : A(0);
     batch.put(lane, sum.fit(weight));
-    load(first + kWarp + lane);
     __syncwarp();
     sum.add(batch, count, row);
   }

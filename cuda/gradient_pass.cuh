@@ -29,11 +29,19 @@ struct Pass {
   __host__ __device__ __forceinline__ void* grad() const { return rows() ? g.dst : g.src; }
 };
 
-// What the rows leave to the columns, where it is kept: EdgeGradient's weight and operand of each edge and head.
+// What the rows leave to the columns, where it is kept, of each edge and head: its weights in the sums for value and
+// src. Of additive scores, which have one number in the place of the latter's row, the second is EdgeGradient's
+// operand.
 template <class A>
 struct alignas(2 * sizeof(A)) Pair {
   A weight, operand;
 };
+
+// own_term: the row's dst_term.
+template <Score score, class A>
+__device__ __forceinline__ Pair<A> pair_of(const EdgeGradient<A>& d, A own_term) {
+  return {d.weight, score == Score::additive ? d.operand : d.operand * own_term};
+}
 
 // Memory for that, and, of scores with dot products, for a number that one kernel leaves to the next: dP, in the order
 // of the rows, then the weights of the columns' second sum, in that of the columns. [num_edges, heads]; null where

@@ -39,24 +39,26 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
   using W = typename Groups::W;
   using Batches = NodeBatches<score, typename S::T>;
   constexpr bool kAdditive = score == Score::additive, kHasDp = score == Score::dot;
+  constexpr bool kNodesAhead = score != Score::cosine && std::is_same_v<Groups, VectorGroups<S>>;  // where they fit
   __shared__ typename Batches::Storage batch;
   const int lane = threadIdx.x, h = blockIdx.y;
   const Dropout dropout(a);
   const Groups groups;
   const RowReader<W> other_row(a, kAdditive ? a.value : a.src, h, groups.lane);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
-    typename Groups::Own own, own_grad;
-    own.load(a.features(g.out, i, h), groups.lane, a.head_dim);
-    own_grad.load(a.features(g.grad_out, i, h), groups.lane, a.head_dim);
-    const A delta = delta_of(a, g, i, h, lanes_sum<W::kLanes>(own_grad.dot(own)));
-    A grad_scalar = A(0);
-    const A lse = a.at(g.lse, a.scalar(i, h)), own_term = dst_term<score>(a, i, h);
-    if constexpr (!kAdditive) own.load(a.features(a.dst, i, h), groups.lane, a.head_dim);
     Fragment<W> grad;
     grad.zero();
+    A grad_scalar = A(0);
     const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
     if (size > 0) {
-      Batches batches(a, batch, edges, h);
+      typename Groups::Own own, own_grad;
+      own.load(a.features(g.out, i, h), groups.lane, a.head_dim);
+      own_grad.load(a.features(g.grad_out, i, h), groups.lane, a.head_dim);
+      const A lse = a.at(g.lse, a.scalar(i, h)), own_term = dst_term<score>(a, i, h);
+      Batches batches(a, batch, edges, h);  // on their way meanwhile
+      const bool is_only_edge = size == 1 && slot == kWhole;
+      const A delta = delta_of(a, g, i, h, lanes_sum<W::kLanes>(own_grad.dot(own)), is_only_edge);
+      if constexpr (!kAdditive) own.load(a.features(a.dst, i, h), groups.lane, a.head_dim);
       Pair<A>* const own_pairs = store.pairs + a.scalar(edges.begin, h);
       const A* const own_dp = kHasDp ? store.numbers + a.scalar(edges.begin, h) : nullptr;
       for (int first = 0; first < size; first += kWarp) {
@@ -64,10 +66,13 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
         A lane_dp = A(0);
         if constexpr (kHasDp) lane_dp = own_dp[a.scalar(min(first + lane, size - 1), 0)];
         batches.load(first);
+        auto nodes = groups.nodes_of(batch.nodes);
 #pragma unroll 1
         for (int base = 0; base < count; base += Groups::kStep) {
           Packed<W> rows[Groups::kRows];
-          groups.load(rows, batch.nodes + base, other_row);
+          if (!kNodesAhead) nodes = groups.nodes_of(batch.nodes + base);
+          groups.load(rows, nodes, other_row);
+          if (kNodesAhead) nodes = groups.nodes_of(batch.nodes + base + Groups::kStep);
           const int t = base + groups.own();
           A dot = A(0), dp = A(0);
           if constexpr (!kAdditive) dot = groups.dot(own, rows);
@@ -82,7 +87,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
           const bool is_edge = t < count;
           if (is_edge && groups.is_first()) {
             grad_scalar += d.operand;
-            own_pairs[a.scalar(first + t, 0)] = {d.weight, d.operand};
+            own_pairs[a.scalar(first + t, 0)] = pair_of<score>(d, own_term);
             if (g.bias) static_cast<A*>(g.bias)[a.scalar(e, h)] = d.ds;
             if (kAdditive && g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(e, h)] = d.operand;
           }

@@ -90,7 +90,7 @@ __device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a,
       if (kRows && is_own && heads.live) {
         if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
         if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
-        if (store.pairs) store.pairs[a.scalar(position, h)] = {d.weight, d.operand};
+        if (store.pairs) store.pairs[a.scalar(position, h)] = pair_of<score>(d, dst_term<score>(a, n, h));
       }
       A operand = d.operand;
       if constexpr (score == Score::cosine) operand *= a.at(pass.other_scale(), a.scalar(lane_safe_node, h));

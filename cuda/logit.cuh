@@ -122,7 +122,7 @@ class LoadedNode {
   bool is_long_ = false;  // has more than 32 bits
 };
 
-// The same of a number that may have 64 bits, such as an entry's place.
+// The same of any number of 64 bits, such as an entry's place; a register more where it is a node.
 class LoadedIndex {
  public:
   LoadedIndex() = default;
@@ -139,6 +139,17 @@ class LoadedIndex {
 
  private:
   unsigned low_ = 0, high_ = 0;
+};
+
+// Such a number that compilers may wait for where they like.
+class ReadIndex {
+ public:
+  ReadIndex() = default;
+  __device__ __forceinline__ ReadIndex(const Index& index, int64_t i) : value_(index[i]) {}
+  __device__ __forceinline__ int64_t value() const { return value_; }
+
+ private:
+  int64_t value_ = 0;
 };
 
 // A logit and its derivative by what the score's operands make it of: the dot product, or additive's sum.

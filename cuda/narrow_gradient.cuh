@@ -112,7 +112,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
         const int64_t place = a.scalar(position_of(t), h);
         if (g.bias) static_cast<A*>(g.bias)[place] = d.ds;
         if (g.a_edge) static_cast<A*>(g.a_edge)[place] = d.operand;
-        if (store.pairs) store.pairs[place] = {d.weight, d.operand};
+        if (store.pairs) store.pairs[place] = pair_of<score>(d, own_term);
       }
       if constexpr (score == Score::cosine) operand[x] *= term[x];
       if (!kRows && node[x] == kNoNode) weight[x] = operand[x] = A(0);  // gathered was the first row

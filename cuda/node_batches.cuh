@@ -13,7 +13,7 @@ class NodeBatches {
   using A = typename Typed<T>::A;
   struct Storage {
     alignas(16) int nodes[kWarp];
-    A terms[kWarp];
+    A terms[kWarp];  // right behind the nodes: what is read there by who asks for nodes past the last
   };
 
   // edges: some.
@@ -36,11 +36,11 @@ class NodeBatches {
 
  private:
   __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
-  __device__ __forceinline__ LoadedNode load_node(int t) const {  // past the end, the last again
+  __device__ __forceinline__ LoadedIndex load_node(int t) const {  // past the end, the last again
     return {col_, min(t, last_)};
   }
-  __device__ __forceinline__ void load_terms(const LoadedNode& node) {
-    node_ = node.check(a_.num_src);
+  __device__ __forceinline__ void load_terms(const LoadedIndex& node) {
+    node_ = checked_node(node.value(), a_.num_src);
     term_ = src_term<score>(a_, max(node_, 0), head_);
   }
 
@@ -50,7 +50,7 @@ class NodeBatches {
   const int last_, head_;
   int node_;  // of the next batch
   A term_;
-  LoadedNode later_;  // of the one after it
+  LoadedIndex later_;  // of the one after it
 };
 
 }  // namespace dfgnn::cuda

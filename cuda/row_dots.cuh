@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_dots_warps<S>()))
 #pragma unroll 1
       for (int base = 0; base < count; base += Groups::kStep) {
         Packed<W> rows[Groups::kRows];
-        groups.load(rows, nodes + base, other_row);
+        groups.load(rows, groups.nodes_of(nodes + base), other_row);
         const A dot = groups.dot(own, rows);
         if (groups.is_first()) dots[base + groups.own()] = dot;
       }

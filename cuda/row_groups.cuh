@@ -38,12 +38,20 @@ struct RowGroups {
     return __shfl_sync(kAllLanes, x, u, W::kLanes);
   }
 
-  // Starts to load the group's rows, those of nodes[first], ..., which are in shared memory, 16-byte aligned.
-  __device__ __forceinline__ void load(Packed<W> (&rows)[kRows], const int* nodes, const RowReader<W>& row) const {
-    int own_nodes[kRows];
-    load_numbers(own_nodes, nodes + first);
+  // The nodes of the group's rows, of a step's, which are in shared memory, 16-byte aligned.
+  struct Nodes {
+    int of[kRows];
+  };
+  __device__ __forceinline__ Nodes nodes_of(const int* step) const {
+    Nodes nodes;
+    load_numbers(nodes.of, step + first);
+    return nodes;
+  }
+
+  // Starts to load the rows.
+  __device__ __forceinline__ void load(Packed<W> (&rows)[kRows], const Nodes& nodes, const RowReader<W>& row) const {
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) rows[u] = row(own_nodes[u]);
+    for (int u = 0; u < kRows; ++u) rows[u] = row(nodes.of[u]);
   }
 };
 

@@ -77,6 +77,7 @@ class VectorSum {
   using T = typename S::T;
   using A = typename S::A;
   using Reader = RowReader<W>;
+  using Next = ReadIndex;  // of the next batch; not to wait for these is no gain here
 
   struct Batch {
     alignas(16) A weight[kWarp];
@@ -84,7 +85,7 @@ class VectorSum {
     __device__ __forceinline__ void put(int t, A w) { weight[t] = w; }
   };
 
-  __device__ __forceinline__ VectorSum() { sum_.zero(); }
+  __device__ __forceinline__ explicit VectorSum(Batch&) { sum_.zero(); }
 
   // A weight of the next batch, this lane's or 0, as batches want it. All lanes come.
   __device__ __forceinline__ static A fit(A weight) { return weight; }
@@ -166,15 +167,31 @@ class TensorSum {
   using A = float;
   using L = Shape<T, S::kFeatures / kWarp, kWarp, 1, false, true>;  // features of a lane
   using Reader = RowReader<L>;
+  using Next = LoadedIndex;
 
   struct Batch {
     alignas(16) T weight[2][kWarp];  // rounded, and what is left
     alignas(16) int node[kWarp];
+    T apart[kWarp / 2];
+    alignas(16) T none[kWarp];  // zeros for lanes that supply no weights, in banks that the others do not read from
+
     __device__ __forceinline__ void put(int t, A w) {
-      weight[0][t] = from_accumulate<T>(w);
-      weight[1][t] = from_accumulate<T>(w - to_accumulate(weight[0][t]));
+      weight[0][t] = rounded(w);
+      weight[1][t] = rounded(w - to_accumulate(rounded(w)));
+    }
+
+   private:
+    // By the conversion of two numbers, which is the faster one.
+    __device__ __forceinline__ static T rounded(A w) {
+      const uint32_t word = pack<T>(w, 0);
+      return reinterpret_cast<const T&>(word);
     }
   };
+
+  __device__ __forceinline__ explicit TensorSum(Batch& batch) {
+    __syncwarp();
+    batch.none[lane()] = from_accumulate<T>(0);
+  }
 
   __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
 
@@ -213,22 +230,15 @@ class TensorSum {
   }
 
   // Weights past `count` are 0.
-  __device__ __forceinline__ void load(const Batch& batch, int count, const Reader& row, int first = 0) {
-#pragma unroll
-    for (int e = 0; e < kEntries; e += 4) {
-      if (first + e >= count) return;
-      const int4 nodes = *reinterpret_cast<const int4*>(batch.node + first + e);
-      rows_[e] = row(nodes.x);
-      rows_[e + 1] = row(nodes.y);
-      rows_[e + 2] = row(nodes.z);
-      rows_[e + 3] = row(nodes.w);
-    }
+  __device__ __forceinline__ void load(const Batch& batch, int count, const Reader& row) {
+    load_from(batch.node, count, row);
   }
   __device__ __forceinline__ void add(const Batch& batch, int count, const Reader& row) {
-    add_from(batch, count, 0);
-    if (count <= kEntries) return;
-    load(batch, count, row, kEntries);
-    add_from(batch, count, kEntries);
+    const T* const weights = supplied(batch);
+    add_from(weights, count);
+    if (count <= kStep) return;
+    load_from(batch.node + kStep, count - kStep, row);
+    add_from(weights + kStep, count - kStep);
   }
 
   __device__ __forceinline__ void store(T* row, int, A factor) const {
@@ -249,15 +259,42 @@ class TensorSum {
   }
 
  private:
-  static constexpr int kTiles = L::kVec / 2, kEntries = 16;
+  static constexpr int kTiles = L::kVec / 2, kStep = 16, kEach = 4;  // entries at a time, and of a lane in an mma
 
-  __device__ __forceinline__ void add_from(const Batch& batch, int count, int first) {
-    const bool is_rest = lane_group() >= 4, supplies = lane_group() % 4 == lane_in_group();
+  // The weights that the lane supplies, or zeros: read without a condition, they can be on their way early.
+  __device__ __forceinline__ static const T* supplied(const Batch& batch) {
+    const T* const weights = lane_group() >= 4 ? batch.weight[1] : batch.weight[0];
+    return lane_group() % 4 == lane_in_group() ? weights : batch.none;
+  }
+
+  // Calls visit(entry) for every kEach of a step's first `count` entries. Of a whole step none asks whether it is
+  // there: then a step's loads begin at once, and its products follow one another.
+  template <class Visit>
+  __device__ __forceinline__ static void for_entries(int count, const Visit& visit) {
+    if (count >= kStep) {
 #pragma unroll
-    for (int e = 0; e < kEntries; e += 4) {
-      if (first + e >= count) return;
-      uint2 weights = {};
-      if (supplies) weights = *reinterpret_cast<const uint2*>(batch.weight[is_rest] + first + e);
+      for (int e = 0; e < kStep; e += kEach) visit(e);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kStep; e += kEach) {
+        if (e >= count) return;
+        visit(e);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_from(const int* node, int count, const Reader& row) {
+    for_entries(count, [&](int e) {
+      int nodes[kEach];
+      load_numbers(nodes, node + e);
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) rows_[e + u] = row(nodes[u]);
+    });
+  }
+
+  __device__ __forceinline__ void add_from(const T* weight, int count) {
+    for_entries(count, [&](int e) {
+      const uint2 weights = *reinterpret_cast<const uint2*>(weight + e);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         const auto two = [&](int x) { return reinterpret_cast<const uint32_t*>(rows_[e + x].steps)[i]; };
@@ -265,7 +302,7 @@ class TensorSum {
                                __byte_perm(two(2), two(3), 0x5410), __byte_perm(two(2), two(3), 0x7632)};
         mma_half<T>(sum_[i], a, weights.x, weights.y);
       }
-    }
+    });
   }
 
   // Of lanes with lane_in_group() 0 and 1: features [first, first + 2 kVec) of the sum. All lanes come.
@@ -287,7 +324,7 @@ class TensorSum {
     }
   };
 
-  Packed<L> rows_[kEntries];
+  Packed<L> rows_[kStep];
   float sum_[kTiles][4] = {};
   float scale_ = 0;  // of float16's weights; 0 before the first, and of bfloat16
 };

@@ -32,7 +32,8 @@ constexpr int blocks_per_multiprocessor() {
 template <Score score, class S>
 constexpr int warps_per_multiprocessor() {
   if (S::kSteps > 1) return blocks_per_multiprocessor<score, S>();
-  if (score == Score::additive_v2 && S::kVec == 8) return warps_here<S>(20);
+  if (S::kVec == 8 && score == Score::dot) return warps_here<S>(24);
+  if (S::kVec == 8 && score == Score::additive_v2) return warps_here<S>(20);
   return warps_here<S>(score == Score::dot || score == Score::additive ? 28 : 24);
 }
 

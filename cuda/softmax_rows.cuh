@@ -23,7 +23,7 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
   const auto place = [&](int first) { return min(first + lane, size - 1); };  // past the end, the last again
   for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
     const typename Sum::Reader value_row(a, a.value, h, Sum::lane(), f);
-    Sum out;
+    Sum out(batch);
     A m = -INFINITY, sum = A(0), number = A(0);  // the logit, or what the node brings to it
     int node = 0;
     LoadedNode next;
@@ -50,9 +50,11 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
       __syncwarp();
       out.load(batch, count, value_row);
       A s = number;
+      const bool is_nowhere = node == kNoNode;
+      load(first + kWarp);
       if constexpr (!kStored) {
-        s = logit_of<Score::additive>(a, A(0), own_term, number, edges.begin + place(first), h).value;
-        if (node == kNoNode) s = NAN;
+        s = logit_of<Score::additive>(a, A(0), own_term, s, edges.begin + place(first), h).value;
+        if (is_nowhere) s = NAN;
       }
       if (lane >= count) s = -INFINITY;
       const A largest = warp_max(s);
@@ -65,7 +67,6 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
       const A p = exp_difference(s, m);
       sum += p;
       batch.put(lane, out.fit(p * dropout.factor(edges.begin + first + lane, h)));
-      load(first + kWarp);
       __syncwarp();
       out.add(batch, count, value_row);
     }

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(24)))
   for_units(m.ptr, m.num_rows, a.num_edges, units, [&](int r, const Range& entries, int64_t slot) {
     for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
       const typename Sum::Reader row(a, m.x, 0, Sum::lane(), f);
-      Sum sum;
+      Sum sum(batch);
       // Of the lane's entry of the next batch: on their way, with its weight.
       LoadedNode next_node;
       LoadedIndex next_position;
