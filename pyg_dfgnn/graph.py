@@ -211,8 +211,9 @@ def _convert(
     """The graph without what only the device knows: [its largest degree, bad edges, blocks]."""
     if not self_loops:
         if isinstance(edge_index, SparseTensor):
-            return _convert_sparse_tensor(edge_index, num_src, num_dst)
-        if is_csr(edge_index):
+            if _has_rows(edge_index):
+                return _convert_sparse_tensor(edge_index, num_src, num_dst)
+        elif is_csr(edge_index):
             rowptr, col = edge_index.crow_indices(), edge_index.col_indices()
             return convert_csr(rowptr, col, num_src, num_dst)
     src, dst = endpoints(edge_index, flow)
@@ -292,11 +293,30 @@ def endpoints(edge_index: Union[Tensor, SparseTensor], flow: str) -> tuple[Tenso
     return edge_index[1], edge_index[0]
 
 
+def _has_rows(adj_t: SparseTensor) -> bool:
+    """Whether to take the compressed rows: compiled code takes those alone that are there, as
+    torch_sparse makes them by an operator that cannot be traced. Scriptable."""
+    if torch.jit.is_scripting():
+        return True
+    else:  # noqa: RET505 (TorchScript reads it otherwise)
+        return adj_t.storage.has_rowptr() or not torch.compiler.is_compiling()
+
+
+def _has_columns(adj_t: SparseTensor) -> bool:
+    """The same of the compressed columns, which are taken where their order is known."""
+    if torch.jit.is_scripting():
+        return adj_t.storage.has_csr2csc()
+    else:  # noqa: RET505
+        storage = adj_t.storage
+        has_all = storage.has_colptr() and storage.has_row()
+        return storage.has_csr2csc() and (has_all or not torch.compiler.is_compiling())
+
+
 def _convert_sparse_tensor(adj_t: SparseTensor, num_src: int, num_dst: int) -> tuple[Graph, Tensor]:
     if not torch_geometric.typing.WITH_TORCH_SPARSE:  # TorchScript reads no further then
         raise ImportError("a SparseTensor needs torch_sparse")
     storage = adj_t.storage
-    if storage.has_csr2csc():
+    if _has_columns(adj_t):
         order = storage.csr2csc()
         csc = storage.colptr(), storage.row()[order], order
         return convert_csr(storage.rowptr(), storage.col(), num_src, num_dst, csc)

@@ -16,9 +16,12 @@ from layers import (
     make,
     outputs_and_gradients,
     pair,
+    transposed,
     variant,
 )
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch_geometric.data import Data
+from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 import pyg_dfgnn
@@ -168,6 +171,25 @@ def test_inductor(device):
         results = outputs_and_gradients(compiled, x, edge_index)
         results = {name.removeprefix("_orig_mod."): t for name, t in results.items()}
         assert_same(results, outputs_and_gradients(expected, x, edge_index), scale=3.0)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("form", ["SparseTensor", "ToSparseTensor"])
+def test_sparse_tensor(layer, loops, form):
+    """Of one for which no call in eager mode has made what it may hold beside rows and columns."""
+    has_loops = layer != "TransformerConv"
+    ours, theirs = variant(LAYERS[layer], **({"add_self_loops": loops} if has_loops else {}))
+    x, edge_index = random_graph(30, 100)
+    if form == "ToSparseTensor":
+        pytest.importorskip("torch_sparse")
+        adj_t = ToSparseTensor()(Data(edge_index=edge_index, num_nodes=30)).adj_t
+    else:
+        adj_t = transposed(edge_index, 30, 30)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    actual = outputs_and_gradients(compiled, x, adj_t)
+    actual = {name.removeprefix("_orig_mod."): t for name, t in actual.items()}
+    assert_same(actual, outputs_and_gradients(theirs, x, adj_t))
 
 
 @pytest.mark.parametrize("layer", LAYERS)

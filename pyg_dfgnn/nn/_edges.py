@@ -20,7 +20,7 @@ def edge_features(
     if edge_attr is not None:
         return edge_attr
     if isinstance(edge_index, SparseTensor):
-        _, _, value = edge_index.csr()
+        value = edge_index.storage.value()
         return value if value is not None and value.dim() > 1 else None
     if isinstance(edge_index, Tensor):  # noqa: SIM102 (saved TorchScript cannot read an `and`)
         if is_torch_sparse_tensor(edge_index):
