@@ -12,6 +12,18 @@ namespace dfgnn::cuda {
 // scores have a number in the place of the latter, which comes with the former.
 enum class Summed { grad_out, dst };
 
+// A number of the next batch that compilers may wait for where they like.
+class NextIndex {
+ public:
+  NextIndex() = default;
+  __device__ __forceinline__ NextIndex(const Index& index, int64_t i) : value_(index[i]) {}
+  __device__ __forceinline__ int64_t value() const { return value_; }
+  __device__ __forceinline__ int check(int64_t num_nodes) const { return checked_node(value_, num_nodes); }
+
+ private:
+  int64_t value_ = 0;
+};
+
 // Of column j, or of a piece of it.
 template <Summed summed, Score score, class S, class Sum>
 __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a, const Gradients& g,
@@ -19,18 +31,20 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
                                                   unsigned* inexact, int j, const Range& entries, int64_t slot, int h) {
   using A = typename S::A;
   constexpr bool kAdditive = score == Score::additive, kOfValue = summed == Summed::grad_out;
-  // Whether what comes next stays as it is in memory until it is needed: if registers hold that.
-  constexpr bool kAhead = !kAdditive || !std::is_same_v<Sum, VectorSum<S>>;
+  // What is not waited for of the next batch: on tensor cores its numbers, on vectors what is made of these, if
+  // registers hold them until then.
+  constexpr bool kByVectors = std::is_same_v<Sum, VectorSum<S>>, kAhead = !kAdditive || !kByVectors;
+  using Next = std::conditional_t<kByVectors, NextIndex, LoadedIndex>;
   __shared__ typename Sum::Batch batch;
   const int lane = threadIdx.x;
   const typename Sum::Reader row(a, kOfValue ? g.grad_out : a.dst, h, Sum::lane());
   Sum sum(batch);
   A grad_scalar = A(0), number = A(0);
-  typename Sum::Next next_node, next_position;
+  Next next_node, next_position;
   int node = 0;
   int64_t position = 0;
   const auto read = [&] {
-    node = checked_node(next_node.value(), a.num_dst);
+    node = next_node.check(a.num_dst);
     if (kOfValue) position = clamp_to(next_position.value(), a.num_edges - 1);
   };
   const auto load = [&](int64_t entry) {  // past the end, the last again
@@ -53,12 +67,12 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
     batch.node[lane] = max(node, 0);
     __syncwarp();
     sum.load(batch, count, row);
-    const A weight = kOfValue ? pair.weight : lane < count ? number : A(0);
+    const A weight = kOfValue ? pair.of_value : lane < count ? number : A(0);
     load(first + kWarp + lane);  // before the pair is waited for
     if constexpr (kAdditive) {
-      grad_scalar += pair.operand;
+      grad_scalar += pair.of_src;
     } else if constexpr (kOfValue) {
-      if (lane < count) store.numbers[a.scalar(first + lane, h)] = pair.operand;
+      if (lane < count) store.numbers[a.scalar(first + lane, h)] = pair.of_src;
     }
     batch.put(lane, sum.fit(weight));
     __syncwarp();

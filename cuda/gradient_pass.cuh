@@ -30,11 +30,10 @@ struct Pass {
 };
 
 // What the rows leave to the columns, where it is kept, of each edge and head: its weights in the sums for value and
-// src. Of additive scores, which have one number in the place of the latter's row, the second is EdgeGradient's
-// operand.
+// for src; of additive scores, whose src has no row, the latter is what it adds to the sum.
 template <class A>
 struct alignas(2 * sizeof(A)) Pair {
-  A weight, operand;
+  A of_value, of_src;
 };
 
 // own_term: the row's dst_term.

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
       own.load(a.features(g.out, i, h), groups.lane, a.head_dim);
       own_grad.load(a.features(g.grad_out, i, h), groups.lane, a.head_dim);
       const A lse = a.at(g.lse, a.scalar(i, h)), own_term = dst_term<score>(a, i, h);
-      Batches batches(a, batch, edges, h);  // on their way meanwhile
+      Batches batches(a, batch, edges, h);  // before out and grad_out are waited for
       const bool is_only_edge = size == 1 && slot == kWhole;
       const A delta = delta_of(a, g, i, h, lanes_sum<W::kLanes>(own_grad.dot(own)), is_only_edge);
       if constexpr (!kAdditive) own.load(a.features(a.dst, i, h), groups.lane, a.head_dim);

@@ -122,7 +122,8 @@ class LoadedNode {
   bool is_long_ = false;  // has more than 32 bits
 };
 
-// The same of any number of 64 bits, such as an entry's place; a register more where it is a node.
+// The same of any number of 64 bits, such as an entry's place, or of a node where a register more is there: nothing of
+// it is waited for, whatever its width. (A negative number of 32 bits is a large one.)
 class LoadedIndex {
  public:
   LoadedIndex() = default;
@@ -136,20 +137,10 @@ class LoadedIndex {
   }
 
   __device__ __forceinline__ int64_t value() const { return static_cast<int64_t>(uint64_t{high_} << 32 | low_); }
+  __device__ __forceinline__ int check(int64_t num_nodes) const { return checked_node(value(), num_nodes); }
 
  private:
   unsigned low_ = 0, high_ = 0;
-};
-
-// Such a number that compilers may wait for where they like.
-class ReadIndex {
- public:
-  ReadIndex() = default;
-  __device__ __forceinline__ ReadIndex(const Index& index, int64_t i) : value_(index[i]) {}
-  __device__ __forceinline__ int64_t value() const { return value_; }
-
- private:
-  int64_t value_ = 0;
 };
 
 // A logit and its derivative by what the score's operands make it of: the dot product, or additive's sum.

@@ -13,7 +13,7 @@ class NodeBatches {
   using A = typename Typed<T>::A;
   struct Storage {
     alignas(16) int nodes[kWarp];
-    A terms[kWarp];  // right behind the nodes: what is read there by who asks for nodes past the last
+    A terms[kWarp];  // also what is read, and not used, in the place of nodes past the last
   };
 
   // edges: some.
@@ -40,7 +40,7 @@ class NodeBatches {
     return {col_, min(t, last_)};
   }
   __device__ __forceinline__ void load_terms(const LoadedIndex& node) {
-    node_ = checked_node(node.value(), a_.num_src);
+    node_ = node.check(a_.num_src);
     term_ = src_term<score>(a_, max(node_, 0), head_);
   }
 

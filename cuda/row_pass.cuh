@@ -10,7 +10,7 @@ class RowPass {
   // width: numbers that a piece of a row leaves in its slot.
   RowPass(const Index& ptr, int64_t num_rows, int64_t num_edges, int64_t width)
       : ptr_(ptr), num_rows_(num_rows), width_(static_cast<int>(width)) {
-    graph_.heads = 1;
+    graph_.heads = 1;  // of any type: the plan takes numbers to have 32 bits
     graph_.num_edges = num_edges;
     units_ = plan_units(graph_, num_rows, width);
   }

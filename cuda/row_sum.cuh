@@ -77,7 +77,6 @@ class VectorSum {
   using T = typename S::T;
   using A = typename S::A;
   using Reader = RowReader<W>;
-  using Next = ReadIndex;  // of the next batch; not to wait for these is no gain here
 
   struct Batch {
     alignas(16) A weight[kWarp];
@@ -167,13 +166,12 @@ class TensorSum {
   using A = float;
   using L = Shape<T, S::kFeatures / kWarp, kWarp, 1, false, true>;  // features of a lane
   using Reader = RowReader<L>;
-  using Next = LoadedIndex;
 
   struct Batch {
     alignas(16) T weight[2][kWarp];  // rounded, and what is left
     alignas(16) int node[kWarp];
-    T apart[kWarp / 2];
-    alignas(16) T none[kWarp];  // zeros for lanes that supply no weights, in banks that the others do not read from
+    T padding[kWarp / 2];       // so that no three lanes that read an entry's words read the same banks
+    alignas(16) T none[kWarp];  // zeros for lanes that supply no weights
 
     __device__ __forceinline__ void put(int t, A w) {
       weight[0][t] = rounded(w);
@@ -189,7 +187,7 @@ class TensorSum {
   };
 
   __device__ __forceinline__ explicit TensorSum(Batch& batch) {
-    __syncwarp();
+    __syncwarp();  // the row before may still be read
     batch.none[lane()] = from_accumulate<T>(0);
   }
 

@@ -91,7 +91,7 @@ inline int64_t least_piece(const Attention& a, int64_t num_rows, int64_t numbers
 // the longest row, if known.
 inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest = -1) {
   constexpr int64_t kPieces = 16384, kMost = 2048;
-  constexpr int64_t kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
+  constexpr int64_t kEntriesPerUnit = 32, kTwo = 80, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
   const int64_t num_entries = a.num_edges, least = least_piece(a, num_rows, numbers);
   int64_t segment = (std::clamp(num_entries / kPieces, least, kMost) + kWarp - 1) / kWarp * kWarp;
   const int64_t bytes_allow = num_entries * numbers >> 22, entries_allow = 2 * numbers;
@@ -99,11 +99,12 @@ inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers
   if (segment < smallest) segment = smallest;
   const bool can_be_long = num_entries > segment && (longest < 0 || longest > segment);
   const auto segments = static_cast<unsigned>(can_be_long ? (num_entries + segment - 1) / segment : 0);
-  // Of 16-bit numbers twice as many rows lie in a cache, so that a warp may ask for more at a time where it has to ask.
-  const bool takes_more = (a.type == Type::f16 || a.type == Type::bf16) && rows_are_long(num_rows, num_entries);
-  const int64_t entries_per_unit = takes_more ? 160 : 32;
-  int rows = 1;
-  while (rows < 16 && 2 * rows * num_entries <= entries_per_unit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
+  // Of the shortest rows that warps take from counters, two at a time, if numbers have 16 bits: by times
+  // (long-rows.md).
+  const bool has_16_bits = a.type == Type::f16 || a.type == Type::bf16;
+  const bool takes_two = has_16_bits && rows_are_long(num_rows, num_entries) && num_entries <= kTwo * num_rows;
+  int rows = takes_two && num_rows >= 2 * kUnits ? 2 : 1;
+  while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
   RowUnits units{segment, segments, rows, segments + static_cast<unsigned>((num_rows + rows - 1) / rows)};
   units.are_short = num_rows >= 4 * kUnits && num_entries < kFewEntries * num_rows;
   if (num_rows >= kUnits && num_entries >= kVeryLong * num_rows) units.ordered = num_rows;
