@@ -211,14 +211,19 @@ def _convert(
     """The graph without what only the device knows: [its largest degree, bad edges, blocks]."""
     if not self_loops:
         if isinstance(edge_index, SparseTensor):
-            if _has_rows(edge_index):
-                return _convert_sparse_tensor(edge_index, num_src, num_dst)
-        elif is_csr(edge_index):
+            return _convert_sparse_tensor(edge_index, num_src, num_dst)
+        if is_csr(edge_index):
             rowptr, col = edge_index.crow_indices(), edge_index.col_indices()
             return convert_csr(rowptr, col, num_src, num_dst)
     src, dst = endpoints(edge_index, flow)
     if self_loops and is_adjacency(edge_index) and isinstance(edge_index, Tensor):
         src, dst = _with_loops_for_duplicates(src, dst, num_src)
+    return _convert_edges(src, dst, num_src, num_dst, self_loops)
+
+
+def _convert_edges(
+    src: Tensor, dst: Tensor, num_src: int, num_dst: int, self_loops: bool
+) -> tuple[Graph, Tensor]:
     with_tiles = src.is_cuda and num_src == num_dst
     rowptr, col, eid, colptr, row, perm, tiles, stats = _compress(
         src, dst, num_src, num_dst, self_loops, with_tiles
@@ -293,30 +298,18 @@ def endpoints(edge_index: Union[Tensor, SparseTensor], flow: str) -> tuple[Tenso
     return edge_index[1], edge_index[0]
 
 
-def _has_rows(adj_t: SparseTensor) -> bool:
-    """Whether to take the compressed rows: compiled code takes those alone that are there, as
-    torch_sparse makes them by an operator that cannot be traced. Scriptable."""
-    if torch.jit.is_scripting():
-        return True
-    else:  # noqa: RET505 (TorchScript reads it otherwise)
-        return adj_t.storage.has_rowptr() or not torch.compiler.is_compiling()
-
-
-def _has_columns(adj_t: SparseTensor) -> bool:
-    """The same of the compressed columns, which are taken where their order is known."""
-    if torch.jit.is_scripting():
-        return adj_t.storage.has_csr2csc()
-    else:  # noqa: RET505
-        storage = adj_t.storage
-        has_all = storage.has_colptr() and storage.has_row()
-        return storage.has_csr2csc() and (has_all or not torch.compiler.is_compiling())
-
-
 def _convert_sparse_tensor(adj_t: SparseTensor, num_src: int, num_dst: int) -> tuple[Graph, Tensor]:
     if not torch_geometric.typing.WITH_TORCH_SPARSE:  # TorchScript reads no further then
         raise ImportError("a SparseTensor needs torch_sparse")
     storage = adj_t.storage
-    if _has_columns(adj_t):
+    has_columns = storage.has_csr2csc()
+    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript reads no further then, either)
+        if torch.compiler.is_compiling():
+            # torch_sparse makes what is not there by operators that cannot be traced.
+            if not storage.has_rowptr():
+                return _convert_edges(storage.col(), storage.row(), num_src, num_dst, False)
+            has_columns = has_columns and storage.has_colptr() and storage.has_row()
+    if has_columns:
         order = storage.csr2csc()
         csc = storage.colptr(), storage.row()[order], order
         return convert_csr(storage.rowptr(), storage.col(), num_src, num_dst, csc)
