@@ -170,7 +170,7 @@ class TensorSum {
   struct Batch {
     alignas(16) T weight[2][kWarp];  // rounded, and what is left
     alignas(16) int node[kWarp];
-    T padding[kWarp / 2];       // so that no three lanes that read an entry's words read the same banks
+    T padding[kWarp / 2];       // so that zeros and both kinds of an entry's weights lie in different banks
     alignas(16) T none[kWarp];  // zeros for lanes that supply no weights
 
     __device__ __forceinline__ void put(int t, A w) {
