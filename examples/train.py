@@ -33,7 +33,12 @@ def parse_args():
     add("--dataset", default="pattern", type=lambda name: names.get(name.lower(), name),
         metavar="NAME", choices=datasets.NAMES, help=", ".join(datasets.NAMES))  # fmt: skip
     add("--root", default="data", help="folder of PyG's datasets, fetched where they are missing")
-    add("--graphs", default=1000, type=positive, help="training graphs of pattern and cluster")
+    add(
+        "--graphs",
+        default=1000,
+        type=positive,
+        help="training graphs of cluster, about so many of pattern",
+    )
     add("--batch-size", default=32, type=positive, help="graphs of a training step")
     add("--walks", default=8, type=count, help="steps of the random-walk encoding, 0 for none")
     add("--backend", default="dfgnn", choices=["dfgnn", "pyg"], help="layers to train with")

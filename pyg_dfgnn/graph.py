@@ -107,7 +107,7 @@ def build_graph(
 
     Raises:
         ValueError: ``edge_index`` is of the wrong kind, dtype, shape or size, or numbers of nodes
-            are negative, or ``flow`` is none.
+            are negative or 2^48 and more, or ``flow`` is none.
         IndexError: ``edge_index`` holds a node that is out of range.
         TypeError: ``num_src`` or ``num_dst`` is no int.
     """
@@ -346,8 +346,10 @@ def _build_checked(
     flow: str,
 ) -> Graph:
     """The graph with its numbers, after the device has said that all nodes are in range."""
-    if num_src < 0 or num_dst < 0:
-        raise ValueError(f"num_src, num_dst: expected numbers >= 0, got {num_src} and {num_dst}")
+    if min(num_src, num_dst) < 0 or max(num_src, num_dst) >= 1 << 48:
+        raise ValueError(
+            f"num_src, num_dst: expected numbers >= 0 and below 2^48, got {num_src} and {num_dst}"
+        )
     g, num_bad = with_numbers(*_convert(edge_index, num_src, num_dst, self_loops, flow))
     if num_bad > 0:
         src, dst = endpoints(edge_index, flow)

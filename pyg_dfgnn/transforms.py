@@ -68,6 +68,9 @@ class PrecomputedStorage(GlobalStorage):
                 raise KeyError(SOME_GRAPHS) from None
             raise
 
+    def get(self, key: str, value: Optional[Any] = None) -> Any:
+        return super().get(key, self[key] if key == "edge_index" and key in self else value)
+
     def __setitem__(self, key: str, value: Any) -> None:
         known = self._mapping.get(key) if key in STRUCTURE and value is not None else None
         if key == "edge_index" and value is None:  # which PyG deletes
@@ -112,8 +115,12 @@ class PrecomputedStorage(GlobalStorage):
             return super().num_edges
         if self.has_structure():
             return self._mapping[PERM].size(0)
-        edge_index = self._mapping.get("edge_index")  # in PyG's order before attributes of edges
+        edge_index = self.kept_edges()  # in PyG's order before attributes of edges
         return edge_index.size(1) if isinstance(edge_index, Tensor) else super().num_edges
+
+    def kept_edges(self) -> Optional[Any]:
+        """The ``edge_index`` that is stored beside the structure, or without one."""
+        return self._mapping.get("edge_index")
 
     def has_structure(self) -> bool:
         """Whether all of it is there, and of the edges as they are."""
@@ -179,7 +186,7 @@ class PrecomputedData(Data):
         this waits: what takes some of the edges may not know the other attributes. Raises
         ValueError of a batch without ``ptr``, or of some graphs with other edges.
         """
-        kept = self._store.get("edge_index")
+        kept = self._store.kept_edges()
         if not self._store.has_structure():
             if self._store.is_spoilt() and "edge_index" not in self._store:
                 raise ValueError(SOME_GRAPHS)
@@ -242,7 +249,7 @@ class PrecomputedData(Data):
 
     def _is_of_stored(self, prepared: SideBySide) -> bool:
         """Whether it is of the edges that are stored, if there are; compiled code is not asked."""
-        kept = self._store.get("edge_index")
+        kept = self._store.kept_edges()
         if kept is None or not _cache.is_eager(kept):
             return True
         known = _cache.lookup(kept, PREPARED, lambda e, _: prepared if prepared.is_of(e) else None)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from itertools import pairwise
 
 import graphs
@@ -110,9 +111,11 @@ def test_caches_of_changed_edges(order):
     assert edges_of(graph) == expected_edges(edge_index.as_tensor(), 3, 3, False)
 
 
-def test_sizes():
-    with pytest.raises(ValueError, match="num_src, num_dst: expected numbers >= 0, got -1 and 3"):
-        build_graph(torch.zeros(2, 0, dtype=torch.long), -1, 3)
+@pytest.mark.parametrize("size", [-1, 1 << 48])
+def test_sizes(size):
+    message = f"num_src, num_dst: expected numbers >= 0 and below 2^48, got {size} and 3"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build_graph(torch.zeros(2, 0, dtype=torch.long), size, 3)
 
 
 def test_saved(tmp_path):

@@ -174,6 +174,8 @@ def test_to_sparse_tensor():
 def test_edge_index_that_is_deleted():
     stored = PrecomputeGraph()(plain_graph())
     assert "edge_index" in stored
+    assert stored.get("edge_index") is not None
+    assert stored.get("edge_weight", 3) == 3
     assert "edge_index" not in {*stored.keys()}
     del stored.edge_index
     assert "edge_index" not in stored

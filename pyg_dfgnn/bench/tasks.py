@@ -121,7 +121,8 @@ def make_task(
     Args:
         root: The folder of PyG's data sets.
         device: Of the graphs.
-        graphs: The number of training graphs of PATTERN and CLUSTER.
+        graphs: The number of training graphs of CLUSTER, and about that of PATTERN, which are as
+            many of each of its patterns as there are patterns.
         batch_size: Graphs of a training step.
         walks: Steps of the random-walk encoding of these graphs, 0 for none.
         seed: Of these graphs.

@@ -34,9 +34,11 @@ Compressed by_destination(T rowptr, T col, int64_t num_src) {
 template <auto backend>
 at::Tensor additive_logits(T rowptr, T col, T a_dst, T a_src, O colptr, O row, O perm) {
   for (const auto& [name, a] : {std::pair<const char*, T>{"a_dst", a_dst}, {"a_src", a_src}}) {
-    TORCH_CHECK(a.dim() == 2 && a.is_floating_point() && a.scalar_type() == a_dst.scalar_type() && a.size(1) >= 1, name,
-                ": expected a floating point tensor [nodes, heads] like a_dst, got ", a.scalar_type(), " of shape ",
-                a.sizes());
+    TORCH_CHECK(a.dim() == 2 && a.is_floating_point() && a.size(1) >= 1, name,
+                ": expected a floating point tensor [nodes, heads] of at least one head, got ", a.scalar_type(),
+                " of shape ", a.sizes());
+    TORCH_CHECK(a.scalar_type() == a_dst.scalar_type(), name, ": expected the dtype of a_dst (", a_dst.scalar_type(),
+                "), got ", a.scalar_type());
     check_device(a, name, col.device());
   }
   TORCH_CHECK(a_src.size(1) == a_dst.size(1), "a_src: expected as many heads as a_dst (", a_dst.size(1),

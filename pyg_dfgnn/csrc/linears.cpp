@@ -30,14 +30,14 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-void check_matrix(T x) {
-  check_dimensions(x, "x", 2);
-  check_floating_point(x, "x");
+void check_matrix(T x, const char* name = "x") {
+  check_dimensions(x, name, 2);
+  check_floating_point(x, name);
 }
 
 void check_matrices(at::TensorList xs) {
   for (const auto& x : xs) {
-    check_matrix(x);
+    check_matrix(x, "xs");
     TORCH_CHECK(x.sym_sizes() == xs[0].sym_sizes() && x.scalar_type() == xs[0].scalar_type(),
                 "xs: expected tensors of the first one's shape and dtype, ", xs[0].sym_sizes(), " and ",
                 xs[0].scalar_type(), ", got ", x.sym_sizes(), " and ", x.scalar_type());

@@ -28,6 +28,18 @@ def test_additive_logits(name, device):
     assert not found[csr.num_edges :].any()
 
 
+def test_refused_terms(device):
+    csr = graphs.make("hub", device)
+    a_dst, a_src = normal(csr, csr.num_dst, 2), normal(csr, csr.num_src, 2)
+    for name, message, given in (
+        ("a_dst", r".* at least one head, got Float of shape \[\d+, 0\]", (a_dst[:, :0], a_src)),
+        ("a_src", ".* at least one head, got Long", (a_dst, a_src.long())),
+        ("a_src", r"the dtype of a_dst \(Float\), got Double", (a_dst, a_src.double())),
+    ):
+        with pytest.raises(RuntimeError, match=f"^{name}: expected {message}"):
+            ops.additive_logits(*given, graph_of(csr))
+
+
 @pytest.mark.parametrize("name", graphs.GRAPHS)
 def test_edge_softmax(name, device):
     csr = graphs.make(name, device)

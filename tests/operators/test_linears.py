@@ -267,6 +267,7 @@ MISTAKES = [
     (r"dtype: expected floating", lambda x, w, b: ops.add_features(x, x, torch.int64)),
     (r"x: expected 2 dimensions, got", lambda x, w, b: ops.feature_sums(b)),
     (r"x: expected floating point, got", lambda x, w, b: ops.feature_sums(x.long())),
+    (r"xs: expected 2 dimensions, got", lambda x, w, b: ops.feature_sums([x, b])),
     (r"xs: expected tensors of the first", lambda x, w, b: ops.feature_sums([x, x[1:]])),
     (r"xs: expected tensors of the first", lambda x, w, b: ops.feature_sums([x, x.double()])),
 ]

@@ -193,6 +193,23 @@ def test_refused(name, mistake, device):
         torch.ops.dfgnn.node_scores(*mistake(*operands(5, 2, 4, device)))
 
 
+ENDS_MISTAKES = [
+    ("x_src", lambda x, y, a, b: (x.long(), y, a, b)),
+    ("x_dst", lambda x, y, a, b: (x, y[:, :0], a, b[:0])),
+    ("x_dst", lambda x, y, a, b: (x, y[0], a, b)),
+    ("att_src", lambda x, y, a, b: (x, y, a.double(), b)),
+    ("att_dst", lambda x, y, a, b: (x, x, a, b.long())),
+    ("att_dst", lambda x, y, a, b: (x, y, a, b[:1])),
+]
+
+
+@pytest.mark.parametrize(("name", "mistake"), ENDS_MISTAKES)
+def test_refused_ends(name, mistake, device):
+    x, att_src, att_dst = operands(5, 2, 4, device)
+    with pytest.raises(RuntimeError, match=rf"^{name}: expected .*got "):
+        torch.ops.dfgnn.gat_scores(*mistake(x, x[1:], att_src, att_dst))
+
+
 def test_refused_gradients(device):
     x, att, other = operands(5, 2, 4, device)
     grad = torch.ones(5, 2, device=device)
