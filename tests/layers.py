@@ -167,7 +167,8 @@ def edge_features(edge_index, dim=3):
 
 
 def outputs_and_gradients(conv: Any, x: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """The output of a call with ``x``, a tensor or a tuple that may hold None; all gradients."""
+    """The output of a call with ``x``, a tensor or a tuple that may hold None; all gradients, of a
+    compiled layer by the names that it had."""
     inputs = [x] if isinstance(x, Tensor) else list(x)
     leaves = [t if t is None else t.detach().clone().requires_grad_() for t in inputs]
     conv.zero_grad()
@@ -180,7 +181,7 @@ def outputs_and_gradients(conv: Any, x: Any, *args: Any, **kwargs: Any) -> dict[
             results[f"x[{i}].grad"] = leaf.grad
     for name, parameter in conv.named_parameters():
         if parameter.grad is not None:
-            results[f"{name}.grad"] = parameter.grad.clone()
+            results[f"{name.removeprefix('_orig_mod.')}.grad"] = parameter.grad.clone()
     return results
 
 

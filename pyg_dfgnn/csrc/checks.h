@@ -65,7 +65,8 @@ inline void check_like(const at::Tensor& t, const char* name, const at::Tensor& 
 }
 
 inline void check_features(const at::Tensor& t, const char* name, const at::Tensor& like, const char* like_name) {
-  TORCH_CHECK(t.dim() == 3, name, ": expected a 3-dimensional tensor [nodes, heads, head size], got shape ", t.sizes());
+  TORCH_CHECK(t.dim() == 3, name, ": expected a 3-dimensional tensor [nodes, heads, head size], got shape ",
+              t.sym_sizes());
   check_like(t, name, like, like_name);
 }
 
@@ -75,12 +76,12 @@ inline void check_type_of_features(const at::Tensor& x, const char* name) {
               ": expected float32, float16, bfloat16 or float64, got ", type);
 }
 
-// Features that say the dtype, the heads and the head size.
+// Features that say the dtype, the heads and the head size; their numbers may be symbols.
 inline void check_value(const at::Tensor& x, const char* name) {
   check_type_of_features(x, name);
   check_features(x, name, x, name);
-  TORCH_CHECK(x.size(1) >= 1 && x.size(2) >= 1, name, ": expected at least one head of size at least 1, got shape ",
-              x.sizes());
+  TORCH_CHECK(x.sym_size(1) >= 1 && x.sym_size(2) >= 1, name,
+              ": expected at least one head of size at least 1, got shape ", x.sym_sizes());
 }
 
 inline at::Tensor to_accumulate(const at::Tensor& t, at::ScalarType type) { return t.to(type).contiguous(); }

@@ -136,10 +136,7 @@ Scores node_scores_autocast(T x, T att, O other) {
 
 // What operators on the way would name otherwise.
 void check_vector(T att, const char* name, T x, const char* x_name) {
-  check_type_of_features(x, x_name);
-  check_dimensions(x, x_name, 3);
-  TORCH_CHECK(x.sym_size(1) >= 1 && x.sym_size(2) >= 1, x_name,
-              ": expected at least one head of size at least 1, got shape ", x.sym_sizes());
+  check_value(x, x_name);
   TORCH_CHECK(att.dim() == 2 && att.sym_size(0) == x.sym_size(1) && att.sym_size(1) == x.sym_size(2), name,
               ": expected shape [heads, head size] = [", x.sym_size(1), ", ", x.sym_size(2), "], got ",
               att.sym_sizes());
