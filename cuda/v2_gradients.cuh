@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S, by_dest
           other.load(terms.node(other_x, max(batch.nodes[t], 0)), lane, terms.width);
 #pragma unroll
           for (int i = 0; i < kV2Size<S>; ++i) z[u].x[i] = own[i] + other[i];
-          const A* const grads = static_cast<const A*>(g.grad) + batch.edges[t] * terms.heads;
+          const A* const grads = static_cast<const A*>(g.grad) + batch.edges[t] * terms.stride;
 #pragma unroll
           for (int s = 0; s < S::kSteps; ++s) {
             const A grad = __ldg(grads + min(heads[s], terms.heads - 1));

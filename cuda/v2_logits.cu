@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
 #pragma unroll
   for (int s = 0; s < S::kSteps; ++s) heads[s] = terms.head(s, lane);
 
-  clear_no_edges(terms, logits);
+  clear_no_edges(terms, logits, terms.stride);
   for_edge_batches(terms, plan, batch, [&](int64_t first, int count) {
     // Of all edges of the batch at a time, as what a load is asked for at once is waited for.
     const int64_t lane_offset = terms.offset_of_features(first + min(static_cast<int>(threadIdx.x) % kWarp, count - 1));
@@ -60,38 +60,35 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
           }
           dot = lanes_sum(dot, terms.lanes);
           if (base + u * S::kGroups + group >= count || !is_first || heads[s] >= terms.heads) continue;
-          logits[(first + at[u]) * terms.heads + heads[s]] = is_known[u] ? dot : A(NAN);
+          logits[(first + at[u]) * terms.stride + heads[s]] = is_known[u] ? dot : A(NAN);
         }
       }
     }
   });
 }
 
+// Calls launch(terms) with the shape of a row of all heads by lanes.
 template <class Launch>
 cudaError_t for_terms(const V2Logits& task, const Launch& launch) {
-  return for_type_and_shape(task.type, task.heads * task.channels, [&]<class S>() {
-    using Wide = typename S::Wide;
-    return launch(V2Terms<Shape<typename S::T, Wide::kVec, Wide::kLanes, Wide::kSteps>>(task));
+  return for_type(task.type, [&]<class T>() {
+    if constexpr (sizeof(T) == 8) {
+      return launch(V2Terms<Shape<T, 1, kWarp, 4>>(task));
+    } else {
+      constexpr int kVec = 16 / sizeof(T);
+      const int vectors = task.width / kVec;
+      if (vectors <= 2) return launch(V2Terms<Shape<T, kVec, 2, 1>>(task));
+      if (vectors <= 4) return launch(V2Terms<Shape<T, kVec, 4, 1>>(task));
+      if (vectors <= 8) return launch(V2Terms<Shape<T, kVec, 8, 1>>(task));
+      if constexpr (kVec == 4) {
+        if (vectors > 16) return launch(V2Terms<Shape<T, kVec, kWarp, 1>>(task));
+      }
+      return launch(V2Terms<Shape<T, kVec, 16, 1>>(task));
+    }
   });
 }
 
-int width_of(const V2Logits& task) { return task.heads * task.channels; }
-RowPlan plan_of(const V2Logits& task, int64_t num_rows) {
-  return plan_pieces(num_rows, task.num_edges, width_of(task));
-}
-
-// Blocks whose sums are added up in the end: what fills the device, as far as they take 64 MiB.
-int64_t blocks_with_sums(const V2Logits& task) {
-  const int64_t numbers = int64_t{1 + task.edge_dim} * width_of(task);
-  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(1024, (int64_t{1} << 24) / numbers));
-  return std::min<int64_t>(most, plan_of(task, task.num_dst).blocks);
-}
-
-// What so many blocks take of the workspace, and the sums over them after it. What slots of pieces take comes after
-// that.
-int64_t numbers_of_blocks(const V2Logits& task, int64_t blocks) {
-  const int64_t columns = int64_t{1 + task.edge_dim} * width_of(task);
-  return blocks * columns + column_sums_partial(blocks, columns);
+unsigned blocks_of_features(const V2Logits& task, int of_block) {
+  return static_cast<unsigned>(std::max(1, (task.edge_dim + of_block - 1) / of_block));
 }
 
 // The passes by octets over rows of both compressed forms.
@@ -102,48 +99,81 @@ struct OctetPlan {
     unsigned blocks;     // as many as a device has room for
   };
   int chunks;  // where features are more than eight, a block takes sixteen
+  unsigned y;  // blocks that share features
   Pass by_destination, by_source;
 
-  explicit OctetPlan(const V2Logits& task) : chunks(task.edge_dim > kV2Octet ? 2 : 1) {
+  explicit OctetPlan(const V2Logits& task)
+      : chunks(task.edge_dim > kV2Octet ? 2 : 1), y(blocks_of_features(task, chunks * kV2Octet)) {
     int multiprocessors = 0;
     if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
-    by_destination = pass(task, task.rowptr, task.num_dst, multiprocessors * V2Octets::blocks(true, chunks));
-    by_source = pass(task, task.colptr, task.num_src, multiprocessors * V2Octets::blocks(false, 1));
+    by_destination = pass(task, true, multiprocessors);
+    by_source = pass(task, false, multiprocessors);
   }
 
  private:
   // Where rows are short, with units of some 128 entries.
-  static Pass pass(const V2Logits& task, const Index& ptr, int64_t num_rows, unsigned most_blocks) {
+  Pass pass(const V2Logits& task, bool is_by_destination, int multiprocessors) const {
     constexpr int64_t kEntries = 128, kUnits = 8192;
-    if (num_rows == 0) return {};
-    RowUnits units = RowPass(ptr, num_rows, task.num_edges, width_of(task)).units();
+    const Index& ptr = is_by_destination ? task.rowptr : task.colptr;
+    const int64_t num_rows = is_by_destination ? task.num_dst : task.num_src;
+    RowUnits units = RowPass(ptr, num_rows, task.num_edges, task.width).units();
     const int64_t num_edges = std::max<int64_t>(task.num_edges, 1);
     const int64_t rows = std::min({kEntries * num_rows / num_edges, num_rows / kUnits, int64_t{kWarp}});
     const bool takes_several = num_edges < RowUnits::kShort * num_rows && rows > 1;
     if (takes_several) units.set_rows_per_unit(static_cast<int>(rows), num_rows);
-    return {units, takes_several, std::min(most_blocks, (units.count + V2Octets::kWarps - 1) / V2Octets::kWarps)};
+    const unsigned most = multiprocessors * V2Octets::blocks(task.width, is_by_destination, chunks, takes_several);
+    return {units, takes_several, std::min(most, (units.count + V2Octets::kWarps - 1) / V2Octets::kWarps)};
   }
+};
+
+// The passes by lanes.
+struct LanesPlan {
+  RowPlan by_destination, by_source;
+  unsigned blocks_with_sums;  // what fills the device, as far as they take 64 MiB
+
+  explicit LanesPlan(const V2Logits& task)
+      : by_destination(plan_pieces(task.num_dst, task.num_edges, task.width)),
+        by_source(plan_pieces(task.num_src, task.num_edges, task.width)) {
+    const int64_t numbers = int64_t{1 + task.edge_dim} * task.width;
+    const int64_t most = std::max<int64_t>(1, std::min<int64_t>(1024, (int64_t{1} << 24) / numbers));
+    blocks_with_sums = static_cast<unsigned>(std::min<int64_t>(most, by_destination.blocks));
+  }
+};
+
+// What a pass leaves: pieces of its units, and of each block some rows of sums.
+struct V2Pass {
+  RowUnits units;
+  int64_t blocks, sums;
+
+  V2Pass(const OctetPlan& plan, const V2Logits& task, bool by_destination)
+      : units(by_destination ? plan.by_destination.units : plan.by_source.units),
+        blocks(by_destination ? plan.by_destination.blocks : plan.by_source.blocks),
+        sums(by_destination ? plan.y + task.edge_dim : 1) {}
+  V2Pass(const LanesPlan& plan, const V2Logits& task, bool by_destination)
+      : units(by_destination ? plan.by_destination.units : plan.by_source.units),
+        blocks(by_destination ? plan.blocks_with_sums : 0),
+        sums(by_destination ? 1 + task.edge_dim : 0) {}
+
+  // In the workspace: sums of blocks, behind them what adds them up, then slots.
+  int64_t numbers_of_blocks(int width) const {
+    return blocks * sums * width + column_sums_partial(blocks, sums * width);
+  }
+  int64_t partial(int width) const { return numbers_of_blocks(width) + units.slots() * width; }
 };
 
 }  // namespace
 
-bool v2_takes(Type type, int heads, int channels) {
-  const int vector = type == Type::f64 ? 1 : type == Type::f32 ? 4 : 8, lanes = channels / vector;
-  const int64_t width = int64_t{heads} * channels;
-  return channels % vector == 0 && lanes <= kWarp && (lanes & (lanes - 1)) == 0 &&
-         width <= (type == Type::f64 ? 128 : 512);
-}
-
-cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
+cudaError_t v2_logits(const V2Logits& task, void* logits, void* signs, cudaStream_t stream) {
   if (task.num_edges == 0 || task.num_dst == 0) return cudaSuccess;
   const EdgePlan plan = plan_edges(task.num_edges);
-  if (takes_octets(task)) {
+  if (task.octets) {
     return for_octets(task, [&]<class S>() {
       const int bytes = v2_factor_bytes<S>(task.edge_dim);
       auto* const kernel = v2_octet_logits_kernel<S>;
       const cudaError_t error = allow_shared_memory(kernel, bytes);
       if (error != cudaSuccess) return error;
-      kernel<<<plan.blocks, EdgePlan::kThreads, bytes, stream>>>(V2Terms<S>(task), static_cast<float*>(logits), plan);
+      kernel<<<plan.blocks, EdgePlan::kThreads, bytes, stream>>>(
+          V2Terms<S>(task), static_cast<float*>(logits), static_cast<typename V2Octet<S>::Signs*>(signs), plan);
       return cudaGetLastError();
     });
   }
@@ -154,47 +184,42 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, cudaStream_t stream) {
   });
 }
 
+int v2_shares(const V2Logits& task) { return task.octets ? 1 + static_cast<int>(OctetPlan(task).y) : 1; }
+
 int64_t v2_partial(const V2Logits& task) {
-  if (takes_octets(task)) {
-    const OctetPlan plan(task);
-    const int64_t slots = std::max(plan.by_destination.units.slots(), plan.by_source.units.slots());
-    return numbers_of_blocks(task, plan.by_destination.blocks) + slots * width_of(task);
-  }
-  return numbers_of_blocks(task, blocks_with_sums(task)) +
-         cut_rows(task.num_edges, width_of(task)).slots() * width_of(task);
+  const auto of = [&](const auto& plan) {
+    return std::max(V2Pass(plan, task, true).partial(task.width), V2Pass(plan, task, false).partial(task.width));
+  };
+  return task.octets ? of(OctetPlan(task)) : of(LanesPlan(task));
 }
 
 cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_t stream) {
-  const auto blocks_of_features = [&](int of_block) {
-    return static_cast<unsigned>(std::max(1, (task.edge_dim + of_block - 1) / of_block));
-  };
-  // The passes by destination, of so many blocks, and by source, which launch.operator()<by_destination>(partial,
-  // slots) begins; what these units left in slots; then sums over blocks.
-  const auto passes = [&]<class T>(int64_t blocks, const RowUnits& by_destination, const RowUnits& by_source,
-                                   const auto& launch) {
+  // Both passes: what launch.operator()<by_destination>(partial, slots) begins, then what its units left in slots, and
+  // sums over blocks.
+  const auto passes = [&]<class T>(const auto& plan, const auto& launch) {
     using A = typename Accumulate<T>::type;
-    const int64_t width = int64_t{1 + task.edge_dim} * width_of(task);
-    A *partial = static_cast<A*>(g.partial), *slots = partial + numbers_of_blocks(task, blocks);
-    const auto merge = [&](const Index& ptr, int64_t num_rows, const RowUnits& units, void* result) {
-      const int numbers = width_of(task);
-      Merge<T, false> sums{ptr, num_rows, task.num_edges, units, 1, slots, numbers, numbers};
-      sums.results = 1;
-      sums.rows[0] = static_cast<T*>(result);
-      return launch_merge(sums, stream);
+    const int width = task.width;
+    A* terms = static_cast<A*>(g.terms);
+    const auto run = [&]<bool by_destination>() {
+      const V2Pass pass(plan, task, by_destination);
+      const int64_t num_rows = by_destination ? task.num_dst : task.num_src, columns = pass.sums * width;
+      A *const partial = static_cast<A*>(g.partial), *const slots = partial + pass.numbers_of_blocks(width);
+      cudaError_t error = launch.template operator()<by_destination>(partial, slots);
+      if (error != cudaSuccess) return error;
+      const Index& ptr = by_destination ? task.rowptr : task.colptr;
+      Merge<T, false> merge{ptr, num_rows, task.num_edges, pass.units, 1, slots, width, width};
+      merge.results = 1;
+      merge.rows[0] = static_cast<T*>(by_destination ? g.x_dst : g.x_src);
+      error = launch_merge(merge, stream);
+      if (error != cudaSuccess || columns == 0) return error;
+      error = column_sums(task.type, partial, pass.blocks, columns, partial + pass.blocks * columns, terms, stream);
+      terms += columns;
+      return error;
     };
-    cudaError_t error = cudaSuccess;
-    if (task.num_dst > 0) {
-      error = launch.template operator()<true>(partial, slots);
-      if (error == cudaSuccess) error = merge(task.rowptr, task.num_dst, by_destination, g.x_dst);
-    }
-    if (error == cudaSuccess && task.num_src > 0) {
-      error = launch.template operator()<false>(partial, slots);
-      if (error == cudaSuccess) error = merge(task.colptr, task.num_src, by_source, g.x_src);
-    }
-    if (error != cudaSuccess) return error;
-    return column_sums(task.type, partial, blocks, width, partial + blocks * width, g.terms, stream);
+    const cudaError_t error = run.template operator()<false>();
+    return error == cudaSuccess ? run.template operator()<true>() : error;
   };
-  if (takes_octets(task)) {
+  if (task.octets) {
     return for_octets(task, [&]<class S>() {
       const OctetPlan plan(task);
       const V2Terms<S> terms(task);
@@ -202,11 +227,11 @@ cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_
         const OctetPlan::Pass& pass = by_destination ? plan.by_destination : plan.by_source;
         const auto with = [&]<int kChunks, bool kSeveral>() {
           auto* const kernel = v2_octet_gradients_kernel<S, by_destination, kChunks, kSeveral>;
-          const int bytes = v2_gradients_bytes<S, by_destination, kChunks, kSeveral>(task.edge_dim);
-          const cudaError_t error = allow_shared_memory(kernel, bytes);
+          constexpr int kBytes = v2_gradients_bytes<S, by_destination, kChunks, kSeveral>();
+          const cudaError_t error = allow_shared_memory(kernel, kBytes);
           if (error != cudaSuccess) return error;
-          const dim3 grid(pass.blocks, by_destination ? blocks_of_features(kChunks * kV2Octet) : 1);
-          kernel<<<grid, V2Octets::kThreads, bytes, stream>>>(terms, g, pass.units, partial, slots);
+          const dim3 grid(pass.blocks, by_destination ? plan.y : 1);
+          kernel<<<grid, V2Octets::kThreads, kBytes, stream>>>(terms, g, pass.units, partial, slots);
           return cudaGetLastError();
         };
         const auto with_chunks = [&]<bool kSeveral>() {
@@ -217,21 +242,19 @@ cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_
         };
         return pass.takes_several ? with_chunks.template operator()<true>() : with_chunks.template operator()<false>();
       };
-      return passes.template operator()<typename S::T>(plan.by_destination.blocks, plan.by_destination.units,
-                                                       plan.by_source.units, launch);
+      return passes.template operator()<typename S::T>(plan, launch);
     });
   }
   return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
-    const RowPlan by_rows = plan_of(task, task.num_dst), by_columns = plan_of(task, task.num_src);
-    const int64_t blocks = blocks_with_sums(task);
+    const LanesPlan plan(task);
     const auto launch = [&]<bool by_destination>(auto* partial, auto* slots) {
-      const RowPlan& plan = by_destination ? by_rows : by_columns;
-      const dim3 grid(by_destination ? static_cast<unsigned>(blocks) : plan.blocks,
-                      by_destination ? blocks_of_features(kFeaturesOfBlock<S>) : 1);
-      v2_gradients_kernel<S, by_destination><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, plan, partial, slots);
+      const RowPlan& rows = by_destination ? plan.by_destination : plan.by_source;
+      const dim3 grid(by_destination ? plan.blocks_with_sums : rows.blocks,
+                      by_destination ? blocks_of_features(task, kFeaturesOfBlock<S>) : 1);
+      v2_gradients_kernel<S, by_destination><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, rows, partial, slots);
       return cudaGetLastError();
     };
-    return passes.template operator()<typename S::T>(blocks, by_rows.units, by_columns.units, launch);
+    return passes.template operator()<typename S::T>(plan, launch);
   });
 }
 

@@ -1,7 +1,9 @@
-// The gradients of GATv2's scores of edges that have features on tensor cores (v2_octets.cuh), by rows of either
-// compressed form. With d = ds leaky_relu'(z), of which z's gradient is att times, d of eight edges is, as it lies in
-// the lanes, a factor of W's gradient, whose sums over edges stay in registers; as a matrix in shared memory it is one
-// of the features' gradients, and summed up over rows, of which an octet may have several.
+// The gradients of GATv2's scores of edges that have features on tensor cores, by rows of either compressed form.
+// With d = ds leaky_relu'(z), of which z's gradient is att times, and which takes the sign of z alone (v2_octets.cuh),
+// d of eight edges is, as it lies in the lanes, a factor of W's gradient, whose sums over edges stay in registers; as a
+// matrix in shared memory it is one of the features' gradients, and summed up over rows, of which an octet may have
+// several. As leaky_relu(z) is leaky_relu'(z) z, and z a sum, att's gradient is made of sums of d: those of a node
+// times its row of x, and those times features times W.
 #pragma once
 
 #include "row_pass.cuh"
@@ -43,43 +45,73 @@ struct V2RowSum {
   __device__ __forceinline__ void add(int slot, float d) {
     if constexpr (!kSeveral) x[slot] += d;
   }
-  // Those of the octet's edges, whose rows ascend.
-  template <class Store>
-  __device__ __forceinline__ void add(const V2Matrix<S>& matrix, const int* rows, const Store& store) {
+  // Those of the octet's edges, whose rows ascend, and shares of att's gradient with the rows' own numbers.
+  template <class Own, class Store>
+  __device__ __forceinline__ void add(const V2Matrix<S>& matrix, const int* rows, float (&of_att)[kEach],
+                                      const Own& own_of, const Store& store) {
     int of_edges[kV2Octet];
     load_numbers(of_edges, rows);
     float d[kV2Octet][kEach];
 #pragma unroll
-    for (int e = 0; e < kV2Octet; ++e) load_numbers(d[e], &matrix.d[e][channel()]);
-    const bool is_one = of_edges[kV2Octet - 1] == row;
+    for (int e = 0; e < kV2Octet; ++e) load_numbers(d[e], &matrix.d[e][first_channel()]);
+    if (of_edges[kV2Octet - 1] == row) {
+      const auto own = own_of(row);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        float total = d[0][i];
+#pragma unroll
+        for (int e = 1; e < kV2Octet; ++e) total += d[e][i];
+        x[i] += total;
+        add_share(of_att[i], total, own[i]);
+      }
+      return;
+    }
+    decltype(own_of(row)) own[kV2Octet];
+#pragma unroll
+    for (int e = 0; e < kV2Octet; ++e) own[e] = own_of(of_edges[e]);
 #pragma unroll
     for (int e = 0; e < kV2Octet; ++e) {
-      if (!is_one) go_to(of_edges[e], store);
+      go_to(of_edges[e], store);
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) x[i] += d[e][i];
+      for (int i = 0; i < kEach; ++i) {
+        x[i] += d[e][i];
+        add_share(of_att[i], d[e][i], own[e][i]);
+      }
     }
   }
 
+  // Where nothing came back to a node it has no share, even if it is infinite.
+  __device__ __forceinline__ static void add_share(float& of_att, float d, float own) {
+    if (d != 0) of_att += d * own;
+  }
+
+  // Of the lane's channels in the end.
+  __device__ __forceinline__ static int first_channel() {
+    if constexpr (kSeveral) return threadIdx.x % kWarp * kEach;
+    return Octet::channel(lane_in_group() * (Octet::kSlots / 4), lane_group());
+  }
+
   // Stores what is left of rows up to this one.
-  template <class Store>
-  __device__ __forceinline__ void end(int last_row, const Store& store) {
+  template <class Own, class Store>
+  __device__ __forceinline__ void end(int last_row, float (&of_att)[kEach], const Own& own_of, const Store& store) {
     if constexpr (kSeveral) {
       go_to(last_row, store);
     } else {
-      const int first = share_sums<2, 1>(x);
+      const auto own = own_of(row);
+      share_sums<2, 1>(x);
       static_assert(shared_sums(2, 1, Octet::kSlots) == kEach);
-      store(row, Octet::channel(first, lane_group()), x);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) add_share(of_att[i], x[i], own[i]);
+      store(row, first_channel(), x);
     }
   }
 
  private:
-  __device__ __forceinline__ static int channel() { return threadIdx.x % kWarp * kEach; }
-
   template <class Store>
   __device__ __forceinline__ void go_to(int next, const Store& store) {
 #pragma unroll 1
     for (; row < next; ++row) {
-      store(row, channel(), x);
+      store(row, first_channel(), x);
 #pragma unroll
       for (float& y : x) y = 0;
     }
@@ -143,25 +175,28 @@ struct V2FeaturesFactor {
   }
 };
 
-// Warps of a block, which stays until there are no rows: they have W in common.
+// Warps of a block, which stays until there are no rows.
 struct V2Octets {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
   // Of a multiprocessor; chunks: eights of features of which a block by destination adds up W's gradients.
-  static constexpr int blocks(bool by_destination, int chunks) { return !by_destination ? 4 : chunks == 1 ? 3 : 2; }
+  static constexpr int blocks(int width, bool by_destination, int chunks, bool takes_several) {
+    return (by_destination ? 4 - chunks : takes_several ? 4 : 5) + (width < 128 ? 1 : 0);
+  }
 };
 
 // Shared memory of a block.
 template <class S, bool by_destination, int kChunks, bool kSeveral>
-int v2_gradients_bytes(int edge_dim) {
+constexpr int v2_gradients_bytes() {
   constexpr size_t kOfFeatures = by_destination ? sizeof(V2FeaturesFactor<S, kChunks>) : 0;
   constexpr size_t kMatrices = by_destination || kSeveral ? V2Octets::kWarps * sizeof(V2Matrix<S>) : 0;
-  return v2_factor_bytes<S>(edge_dim) + static_cast<int>(kOfFeatures + kMatrices);
+  return static_cast<int>(kOfFeatures + kMatrices);
 }
 
-// As v2_gradients_kernel, with 8 kChunks features a block (y). kSeveral: rows are so short that a warp takes all of a
-// unit's at once, eight of their edges at a time.
+// The gradients of the nodes that rows are of, a share of att's, and, by destination, those of W and features, of
+// 8 kChunks features a block (y). kSeveral: rows are so short that a warp takes all of a unit's at once, eight of their
+// edges at a time.
 template <class S, bool by_destination, int kChunks, bool kSeveral>
-__global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::blocks(by_destination, kChunks)))
+__global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::blocks(S::kFeatures, by_destination, kChunks, kSeveral)))
     v2_octet_gradients_kernel(V2Terms<S> terms, V2Gradients g, RowUnits units, float* partial, float* slots) {
   using T = typename S::T;
   using Octet = V2Octet<S>;
@@ -172,27 +207,36 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
   extern __shared__ uint4 memory[];
   __shared__ typename Batches::Storage batches[V2Octets::kWarps];
   __shared__ alignas(16) int rows_of_warps[kSeveral ? V2Octets::kWarps : 1][kWarp];
+  __shared__ float att_sums[V2Octets::kWarps][S::kFeatures];
   const int warp = threadIdx.x / kWarp, group = lane_group(), q = lane_in_group();
   auto& batch = batches[warp];
   auto& rows = rows_of_warps[kSeveral ? warp : 0];
-  auto* const factor = reinterpret_cast<typename Octet::Factor*>(memory);
-  auto* const of_features = reinterpret_cast<FeaturesFactor*>(factor + Octet::chunks(terms));
+  auto* const of_features = reinterpret_cast<FeaturesFactor*>(memory);
   auto* const matrices = reinterpret_cast<V2Matrix<S>*>(of_features + (by_destination ? 1 : 0));
   const int first_feature = blockIdx.y * kChunks * kV2Octet;
   const bool sums_rows = !by_destination || blockIdx.y == 0;  // the first block of several
   const Index ptr = by_destination ? terms.rowptr : terms.colptr;
   const int64_t num_rows = by_destination ? terms.num_dst : terms.num_src;
-  const void *own_x = by_destination ? terms.x_dst : terms.x_src, *other_x = by_destination ? terms.x_src : terms.x_dst;
+  const void* const own_x = by_destination ? terms.x_dst : terms.x_src;
+  const auto* const signs = static_cast<const typename Octet::Signs*>(g.signs);
   const auto* const att = static_cast<const float*>(terms.att);
   const auto slope = static_cast<float>(terms.negative_slope);
   int heads[S::kSteps];
+  bool is_head[S::kSteps];  // with zeros behind heads
 #pragma unroll
-  for (int s = 0; s < S::kSteps; ++s) heads[s] = Octet::channel(s * S::kVec, group) / terms.channels;
-  float of_att[kSlots] = {}, of_weights[kChunks][Octet::kTiles][4] = {};
-  Octet::put(factor, terms);
+  for (int s = 0; s < S::kSteps; ++s) {
+    heads[s] = Octet::channel(s * S::kVec, group) / terms.channels;
+    is_head[s] = heads[s] < terms.heads;
+  }
+  float of_att[RowSum::kEach] = {}, of_weights[kChunks][Octet::kTiles][4] = {};
   if constexpr (by_destination) of_features->put(terms, first_feature);
   __syncthreads();
 
+  const auto own_of = [&](int r) {
+    Packed<Shape<T, RowSum::kEach, 1, 1>> own;
+    own.load(static_cast<const T*>(own_x) + int64_t{r} * S::kFeatures + RowSum::first_channel(), 0, RowSum::kEach);
+    return own;
+  };
   // Of the entries of rows [first_row, last_row): of a piece of one, if there is a slot.
   const auto take = [&](int first_row, int last_row, const Range& entries, int64_t slot) {
     const auto store = [&](int r, int k, const auto& sum) {
@@ -218,42 +262,50 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
         rows[lane] = static_cast<int>(row);
         __syncwarp();
       }
-#pragma unroll 1
-      for (int base = 0; base < count; base += kV2Octet) {
-        // The row's own numbers are loaded for each octet: registers are for sums.
-        int own = first_row;
-        asm volatile("" : "+r"(own));
-        Octet octet;
+      // Of edges 2 q and 2 q + 1 of an octet: the lane's signs, gradients of its heads, and its features. On their way
+      // while the octet before is worked on.
+      struct {
+        unsigned positive[2];
         float ds[2][S::kSteps];
         uint32_t f[kChunks][2];
-        int64_t offsets[2];
+      } next;
+      const auto load = [&](int base) {
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
           const int t = base + 2 * q + u;
-          offsets[u] = batch.offsets[t];
-#pragma unroll
-          for (int c = 0; c < kChunks; ++c) {
-            const int number = first_feature + c * kV2Octet + group;
-            if (by_destination) f[c][u] = __float_as_uint(octet.feature(terms, offsets[u], number));
-          }
-          const float* const grads = static_cast<const float*>(g.grad) + batch.edges[t] * terms.heads;
+          const int64_t offset = batch.offsets[t], edge = batch.edges[t];
+          const float* const grads = static_cast<const float*>(g.grad) + edge * terms.stride;
+          next.positive[u] = __ldg(signs + edge * kV2Octet + group);
 #pragma unroll
           for (int s = 0; s < S::kSteps; ++s) {
-            const float grad = __ldg(grads + heads[s]);
-            ds[u][s] = offsets[u] >= 0 ? grad : 0.0f;
+            next.ds[u][s] = 0;
+            if (offset >= 0 && is_head[s]) next.ds[u][s] = __ldg(grads + heads[s]);
           }
-          octet.set(u, Octet::row(own_x, kSeveral ? rows[t] : own), Octet::row(other_x, max(batch.nodes[t], 0)));
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            if constexpr (by_destination) {
+              next.f[c][u] =
+                  __float_as_uint(Octet::feature(terms, offset, first_feature + c * kV2Octet + group));
+            }
+          }
         }
-        octet.add_features(terms, factor, batch.offsets[base + group]);
+      };
+      load(0);
+#pragma unroll 1
+      for (int base = 0; base < count; base += kV2Octet) {
+        const auto now = next;
+        if (base + kV2Octet < count) load(base + kV2Octet);
+        Octet octet;  // d
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
 #pragma unroll
-          for (int i = 0; i < kSlots; ++i) {
-            float& z = octet.at(i, u);
-            const float x = ds[u][i / S::kVec], d = z > 0 ? x : slope * x;
-            if (by_destination && offsets[u] >= 0) of_att[i] += d * z;
-            sum.add(i, d);
-            z = d;
+          for (int s = 0; s < S::kSteps; ++s) {
+            const float ds = now.ds[u][s], less = slope * ds;
+#pragma unroll
+            for (int i = s * S::kVec; i < (s + 1) * S::kVec; ++i) {
+              octet.at(i, u) = now.positive[u] >> i & 1 ? ds : less;
+              sum.add(i, octet.at(i, u));
+            }
           }
         }
         if ((kSeveral && sums_rows) || (by_destination && g.features)) matrices[warp].put(octet);
@@ -270,9 +322,9 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
 #pragma unroll
               for (int c = 0; c < kChunks; ++c) {
                 float products[4] = {};
-                mma_tf32(products, d_low, f[c][0], f[c][1]);
-                if constexpr (Octet::kSplit) mma_tf32(products, d, low_part(f[c][0]), low_part(f[c][1]));
-                mma_tf32(products, d, f[c][0], f[c][1]);
+                mma_tf32(products, d_low, now.f[c][0], now.f[c][1]);
+                if constexpr (Octet::kSplit) mma_tf32(products, d, low_part(now.f[c][0]), low_part(now.f[c][1]));
+                mma_tf32(products, d, now.f[c][0], now.f[c][1]);
                 // Added here, as tensor cores cut off what is below a sum's last bit, whose errors would add up.
 #pragma unroll
                 for (int x = 0; x < 4; ++x) of_weights[c][t][x] += products[x];
@@ -286,18 +338,21 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
                 const int number = first_feature + c * kV2Octet + group;
 #pragma unroll
                 for (int u = 0; u < 2; ++u) {
-                  if (offsets[u] < 0 || number >= terms.edge_dim) continue;
-                  static_cast<T*>(g.features)[offsets[u] + number] = from_accumulate<T>(sums[c][u]);
+                  const int64_t offset = batch.offsets[base + 2 * q + u];
+                  if (offset < 0 || number >= terms.edge_dim) continue;
+                  static_cast<T*>(g.features)[offset + number] = from_accumulate<T>(sums[c][u]);
                 }
               }
             }
           }
         }
-        if (kSeveral && sums_rows) sum.add(matrices[warp], rows + base, store);
+        if constexpr (kSeveral) {
+          if (sums_rows) sum.add(matrices[warp], rows + base, of_att, own_of, store);
+        }
       }
     }
     __syncwarp();
-    if (sums_rows) sum.end(last_row, store);
+    if (sums_rows) sum.end(last_row, of_att, own_of, store);
   };
   for (unsigned unit = blockIdx.x * V2Octets::kWarps + warp; unit < units.count; unit += gridDim.x * V2Octets::kWarps) {
     const int lane = threadIdx.x % kWarp;
@@ -317,16 +372,21 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
              [&](int r, const Range& entries, int64_t slot) { take(r, r + 1, entries, slot); });
   }
 
+  // Sums over warps, in their order, by a thread for each channel. Those of block x by destination are a row of
+  // partial: the shares of att's gradient of all y, and W's. By source there is one share alone.
+  const int first = RowSum::first_channel(), k = threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < RowSum::kEach; ++i) att_sums[warp][first + i] = of_att[i];
+  const int shares = by_destination ? gridDim.y : 1;
+  float* const to = partial + int64_t{blockIdx.x} * (by_destination ? shares + terms.edge_dim : 1) * S::kFeatures + k;
+  const auto over_warps = [](const auto& number_of) {
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < V2Octets::kWarps; ++w) total += number_of(w);
+    return total;
+  };
+  float share = 0;
   if constexpr (by_destination) {
-    // Row 0 of the block's sums is att's, 1 + f that of feature f: sums over warps, in their order.
-    float* const to = partial + static_cast<int64_t>(blockIdx.x) * (1 + terms.edge_dim) * S::kFeatures;
-    const auto add_up = [&](int row, int sum, const auto& factor_of) {
-      for (int k = threadIdx.x; k < S::kFeatures; k += V2Octets::kThreads) {
-        float total = 0;
-        for (int w = 0; w < V2Octets::kWarps; ++w) total += matrices[w].d[row][k];
-        to[sum * S::kFeatures + k] = total * factor_of(k);
-      }
-    };
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int before = first_feature + c * kV2Octet;
@@ -339,20 +399,15 @@ __global__ void __launch_bounds__(V2Octets::kThreads, blocks_here(V2Octets::bloc
         }
       }
       __syncthreads();
-      for (int f = 0; f < min(kV2Octet, terms.edge_dim - before); ++f) {
-        add_up(f, 1 + before + f, [&](int k) { return att[k]; });
+      for (int f = 0; k < S::kFeatures && f < min(kV2Octet, terms.edge_dim - before); ++f) {
+        const float total = over_warps([&](int w) { return matrices[w].d[f][k]; });
+        if (total != 0) share += total * __uint_as_float(Octet::weight(terms, before + f, k));
+        to[(shares + before + f) * S::kFeatures] = total * att[k];
       }
     }
-    if (blockIdx.y > 0) return;
-    __syncthreads();
-    const int first = share_sums<2, 1>(of_att);
-#pragma unroll
-    for (int i = 0; i < shared_sums(2, 1, kSlots); ++i) {
-      matrices[warp].d[0][Octet::channel(first + i, group)] = of_att[i];
-    }
-    __syncthreads();
-    add_up(0, 0, [](int) { return 1.0f; });
   }
+  __syncthreads();
+  if (k < S::kFeatures) to[blockIdx.y * S::kFeatures] = share + over_warps([&](int w) { return att_sums[w][k]; });
 }
 
 }  // namespace dfgnn::cuda

@@ -1,7 +1,7 @@
 // GATv2's scores of edges that have features on tensor cores, of eight edges of a warp at a time: z is a matrix
 // [channels, edges], of which lane 4 g + q has, of edges 2 q and 2 q + 1, what lane g of eight has of a row. W f is
 // added by products with eight features at a time, in TF32 with low parts (tf32.cuh), which 16-bit numbers do not
-// have.
+// have. All that the backward pass needs of z is where it is positive, a bit for each number.
 #pragma once
 
 #include "edges.cuh"
@@ -13,9 +13,7 @@
 
 namespace dfgnn::cuda {
 
-constexpr int kV2Octet = 8;           // edges, and features of a product
-constexpr int kV2MostFeatures = 32;   // of which W, as a factor, is not too much for shared memory
-constexpr int kV2MostChannels = 128;  // of all heads
+constexpr int kV2Octet = 8;  // edges, and features of a product
 
 // S: the shape of a row of all heads, by eight lanes, which is that of no more channels.
 template <class S>
@@ -25,6 +23,8 @@ class V2Octet {
   using T = typename S::T;
   static constexpr int kSlots = S::kSteps * S::kVec, kTiles = kSlots / 2;  // channels of a lane, and products of 16
   static constexpr bool kSplit = sizeof(T) == 4;                           // W and features have low parts
+  // Where z of a lane's channels is positive. Signs are [edges, 8]: of an edge, a word of each lane of eight.
+  using Signs = std::conditional_t<(kSlots > 8), uint16_t, uint8_t>;
 
   // W [channels, features] as a factor, of eight features after another: its numbers and their low parts.
   using Factor = uint4[kTiles][kSplit ? 2 : 1][kWarp];
@@ -71,6 +71,13 @@ class V2Octet {
     for (int k = 0; k < kSlots; ++k) at(k, u) = x[k] + y[k];
   }
 
+  __device__ __forceinline__ Signs signs(int u) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) bits |= at(k, u) > 0 ? 1u << k : 0u;
+    return static_cast<Signs>(bits);
+  }
+
   // The lane's share of row i of x.
   __device__ __forceinline__ static Packed<S> row(const void* x, int i) {
     Packed<S> packed;
@@ -80,9 +87,13 @@ class V2Octet {
 
   // Adds W f, with the features of edge g at `offset`, if that is not negative.
   __device__ __forceinline__ void add_features(const V2Terms<S>& terms, const Factor* factor, int64_t offset) {
-    for (int c = 0; c < chunks(terms); ++c) {
-      uint32_t f[2];
-      load_pair(f, terms, offset, c * kV2Octet + 2 * lane_in_group());
+    const int count = chunks(terms);
+    uint32_t next[2];
+    load_pair(next, terms, offset, 2 * lane_in_group());
+#pragma unroll 1
+    for (int c = 0; c < count; ++c) {
+      const uint32_t f[2] = {next[0], next[1]};
+      load_pair(next, terms, offset, (c + 1) * kV2Octet + 2 * lane_in_group());
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         uint32_t numbers[4];
@@ -124,20 +135,13 @@ int v2_factor_bytes(int edge_dim) {
   return (edge_dim + kV2Octet - 1) / kV2Octet * static_cast<int>(sizeof(typename V2Octet<S>::Factor));
 }
 
-// Of what v2_takes. The slope, as leaky_relu of x is the larger of x and slope times x.
-inline bool takes_octets(const V2Logits& task) {
-  const int width = task.heads * task.channels, least = task.type == Type::f32 ? 32 : 64;
-  const bool is_width = width == least || width == 2 * least || width == kV2MostChannels;
-  return task.type != Type::f64 && is_width && task.edge_dim <= kV2MostFeatures && task.negative_slope <= 1;
-}
-
 // Calls launch.operator()<S>() with the shape of a row by eight lanes.
 template <class Launch>
 cudaError_t for_octets(const V2Logits& task, const Launch& launch) {
   return for_type(task.type, [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
       constexpr int kVec = 16 / sizeof(T);
-      switch (task.heads * task.channels / (8 * kVec)) {
+      switch (task.width / (8 * kVec)) {
         case 1:
           return launch.template operator()<Shape<T, kVec, 8, 1, false, true>>();
         case 2:
@@ -164,9 +168,10 @@ __device__ __forceinline__ void for_lanes_of_head(int lanes, const With& with) {
   }
 }
 
+// logits and signs: which of them there are.
 template <class S>
 __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(3))
-    v2_octet_logits_kernel(V2Terms<S> terms, float* logits, EdgePlan plan) {
+    v2_octet_logits_kernel(V2Terms<S> terms, float* logits, typename V2Octet<S>::Signs* signs, EdgePlan plan) {
   using Octet = V2Octet<S>;
   extern __shared__ uint4 memory[];
   __shared__ EdgeBatch batches[EdgePlan::kWarps];
@@ -175,10 +180,9 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(3))
   const int g = lane_group(), q = lane_in_group();
   const auto slope = static_cast<float>(terms.negative_slope);
   Octet::put(factor, terms);
-  clear_no_edges(terms, logits);
+  if (logits) clear_no_edges(terms, logits, terms.stride);
   __syncthreads();
   for_edge_batches(terms, plan, batch, [&](int64_t first, int count) {
-    float* const logits_of_batch = logits + first * terms.heads;
     const int64_t lane_offset = terms.offset_of_features(first + min(static_cast<int>(threadIdx.x) % kWarp, count - 1));
     for (int base = 0; base < count; base += kV2Octet) {
       Octet octet;
@@ -193,6 +197,11 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(3))
         octet.set(u, Octet::row(terms.x_dst, batch.row[at[u]]), Octet::row(terms.x_src, max(node, 0)));
       }
       octet.add_features(terms, factor, __shfl_sync(kAllLanes, lane_offset, min(base + g, count - 1)));
+      if (signs) {
+#pragma unroll
+        for (int u = 0; u < 2; ++u) signs[(first + at[u]) * kV2Octet + g] = octet.signs(u);
+      }
+      if (!logits) continue;
       // att's numbers are loaded for each octet: with registers for them, a multiprocessor has room for fewer warps.
       const float* att = static_cast<const float*>(terms.att) + g * S::kVec;
       asm volatile("" : "+l"(att));
@@ -232,7 +241,9 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(3))
           const bool u = (kHeld > 1 ? n : number) % 2;
           if (number < 0 || base + 2 * q + u >= count || (s & ((1 << log_steps) - 1))) continue;
           const int head = kLanes < 8 ? (s * S::kLanes + g) / kLanes : s >> log_steps;
-          logits_of_batch[(u ? at[1] : at[0]) * terms.heads + head] = (u ? is_known[1] : is_known[0]) ? dots[n] : NAN;
+          if (head >= terms.heads) continue;
+          logits[(first + (u ? at[1] : at[0])) * terms.stride + head] =
+              (u ? is_known[1] : is_known[0]) ? dots[n] : NAN;
         }
       });
     }

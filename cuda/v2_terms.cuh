@@ -21,9 +21,9 @@ template <class S>
 struct V2Terms : V2Logits {
   using T = typename S::T;
   using A = typename S::A;
-  int width, lanes;  // of a row of all heads; that have a head
+  int lanes;  // that have a head
 
-  explicit V2Terms(const V2Logits& task) : V2Logits(task), width(heads * channels), lanes(channels / S::kVec) {}
+  explicit V2Terms(const V2Logits& task) : V2Logits(task), lanes(channels / S::kVec) {}
 
   // The lane's channels in a row of A [width].
   __device__ __forceinline__ Fragment<S> numbers(const void* row, int lane) const {

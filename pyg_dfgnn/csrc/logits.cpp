@@ -1,8 +1,8 @@
 // additive_v2_logits, [E, heads], for layers that need them outside of an attention operator:
 //   s_e = <att, leaky_relu(x_dst_i + x_src_j + W f_e)>
 // of edge features f: which no product of sums is, so that the terms of the leaky_relu are made, and made again in the
-// backward pass. Of heads that have no kernels on CUDA it is some edges at a time: only chunks of [E, heads, channels]
-// exist.
+// backward pass. Second derivatives are of torch's operators, of some edges at a time: only chunks of [E, heads,
+// channels] exist.
 //
 // Entries of col that no row has get 0, edges of a node or of features that are out of range NaN, and their gradient
 // goes nowhere.
@@ -35,7 +35,7 @@ using torch::autograd::variable_list;
 struct Chunk {
   int64_t begin, size;
   at::Tensor row, col, eid;
-  at::Tensor is_edge, is_known;  // [size, 1]; known: in range, as no edge is not
+  at::Tensor is_known;           // [size, 1]: an edge, all of which is in range
   at::Tensor features;           // accumulate type [size, F]
   at::Tensor terms;              // accumulate type [size, H, C], before leaky_relu
 };
@@ -59,12 +59,11 @@ void add_rows(at::Tensor sums, const at::Tensor& index, const at::Tensor& rows) 
 int64_t chunk_numel(const at::Device& device) { return device.is_cuda() ? int64_t(1) << 22 : int64_t(1) << 18; }
 
 Chunk make_chunk(const V2Operands& o, int64_t begin, int64_t size) {
-  Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}, {}};
+  Chunk chunk{begin, size, {}, {}, {}, {}, {}, {}};
   const auto positions = at::arange(begin, begin + size, o.graph.rowptr.options());
   const auto row = at::searchsorted(o.graph.rowptr, positions, /*out_int32=*/false, /*right=*/true) - 1;
-  const auto is_edge = row.ge(0).logical_and(row.lt(o.x_dst.size(0)));
   // What is no edge takes rows in turn, as a sum of very many is slow.
-  at::Tensor is_known = is_edge;
+  at::Tensor is_known = row.ge(0).logical_and(row.lt(o.x_dst.size(0)));
   const auto turns = positions.to(at::kLong);
   const auto in_range = [&](const at::Tensor& index, const at::Tensor& x) {
     const auto wide = index.to(at::kLong);
@@ -80,21 +79,15 @@ Chunk make_chunk(const V2Operands& o, int64_t begin, int64_t size) {
     chunk.features = take_rows(*o.features, chunk.eid).to(type);
     chunk.terms += at::linear(chunk.features, o.weight->to(type)).view(chunk.terms.sizes());
   }
-  chunk.is_edge = is_edge.unsqueeze(1);
   chunk.is_known = is_known.unsqueeze(1);
   return chunk;
-}
-
-// The logits of a chunk, of what its leaky_relu and att sum up to.
-at::Tensor of_edges(const Chunk& c, const at::Tensor& s) {
-  return s.masked_fill(c.is_known.logical_not(), NAN).masked_fill(c.is_edge.logical_not(), 0);
 }
 
 template <class F>
 void for_each_chunk(const V2Operands& o, F visit) {
   const int64_t width = std::max<int64_t>(1, o.att.numel());
   const int64_t size = std::max<int64_t>(1, chunk_numel(o.x_src.device()) / width);
-  for (int64_t begin = 0; begin < o.num_edges() && o.x_dst.size(0) > 0; begin += size) {
+  for (int64_t begin = 0; o.has_edges() && begin < o.num_edges(); begin += size) {
     visit(make_chunk(o, begin, std::min(size, o.num_edges() - begin)));
   }
 }
@@ -111,8 +104,7 @@ void check(const V2Operands& o) {
   check_csc(o.graph, o.x_src.size(0), o.x_src.device());
   TORCH_CHECK(o.graph.rowptr.numel() == o.x_dst.size(0) + 1, "rowptr: expected [N_dst + 1] = ", o.x_dst.size(0) + 1,
               " entries, got ", o.graph.rowptr.numel());
-  const bool has_edges = o.num_edges() > 0 && o.x_dst.size(0) > 0;
-  TORCH_CHECK(!has_edges || o.x_src.size(0) > 0, "x_src: expected the nodes that edges come from, got none");
+  TORCH_CHECK(!o.has_edges() || o.x_src.size(0) > 0, "x_src: expected the nodes that edges come from, got none");
   const int given = o.features.has_value() + o.weight.has_value() + o.eid.has_value();
   TORCH_CHECK(given == 0 || given == 3, "features, weight, eid: expected all three of them or none, got ", given);
   if (given == 0) return;
@@ -120,7 +112,7 @@ void check(const V2Operands& o) {
   TORCH_CHECK(o.eid->numel() == o.num_edges(), "eid: expected [E] = ", o.num_edges(), " entries, got ", o.eid->numel());
   TORCH_CHECK(o.features->dim() == 2 && o.weight->dim() == 2, "features, weight: expected two dimensions, got shapes ",
               o.features->sizes(), " and ", o.weight->sizes());
-  TORCH_CHECK(!has_edges || o.features->size(0) > 0, "features: expected those of edges, got none");
+  TORCH_CHECK(!o.has_edges() || o.features->size(0) > 0, "features: expected those of edges, got none");
   check_shape(*o.weight, "weight", {heads * channels, o.features->size(1)}, "[heads * head size, edge features]");
   for (const auto& [t, name] : {std::pair(*o.features, "features"), std::pair(*o.weight, "weight")}) {
     TORCH_CHECK(t.scalar_type() == o.x_src.scalar_type(), name, ": expected the dtype of x_src (",
@@ -129,23 +121,29 @@ void check(const V2Operands& o) {
   }
 }
 
+template <auto* kernels>
 at::Tensor forward(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
                    O colptr, O row, O perm) {
   const NoAutocast guard;
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   check(o);
-  if (x_src.is_cpu() && o.num_edges() > 0 && x_dst.size(0) > 0) return v2_logits_cpu(o);
-#ifdef DFGNN_WITH_CUDA
-  if (v2_takes_cuda(o)) return v2_logits_cuda(o);
-#endif
-  const auto type = accumulate_type(x_src.scalar_type());
-  const auto logits = at::zeros({col.numel(), att.size(0)}, x_src.options().dtype(type));
-  for_each_chunk(o, [&, att = att.to(type)](const Chunk& c) {
-    const auto s = (at::leaky_relu(c.terms, negative_slope) * att).sum(-1);
-    logits.narrow(0, c.begin, c.size).copy_(of_edges(c, s));
-  });
-  return logits;
+  if (o.has_edges()) return kernels(o);
+  return at::zeros({o.num_edges(), att.size(0)}, x_src.options().dtype(accumulate_type(x_src.scalar_type())));
 }
+
+#ifdef DFGNN_WITH_CUDA
+std::tuple<at::Tensor, at::Tensor> forward_with_signs(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight,
+                                                      O eid, double negative_slope, O colptr, O row, O perm) {
+  const NoAutocast guard;
+  const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
+  check(o);
+  if (o.has_edges()) return v2_logits_and_signs_cuda(o);
+  const auto zeros = [&](int64_t columns, at::ScalarType type) {
+    return at::zeros({o.num_edges(), columns}, x_src.options().dtype(type));
+  };
+  return {zeros(att.size(0), accumulate_type(x_src.scalar_type())), zeros(o.parts(true).sign_bytes(), at::kByte)};
+}
+#endif
 
 // Of torch's operators, which have derivatives of their own.
 V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o, bool of_features) {
@@ -171,32 +169,26 @@ V2GradientTensors gradients_of(const at::Tensor& grad, const V2Operands& o, bool
           like(d_weight, o.x_src)};
 }
 
-// The device's kernels, if it has any for these heads and there are edges.
-decltype(&v2_gradients_cpu) gradient_kernels(const V2Operands& o) {
-  if (o.num_edges() == 0 || o.x_dst.size(0) == 0) return nullptr;
-  if (o.x_src.is_cpu()) return v2_gradients_cpu;
-#ifdef DFGNN_WITH_CUDA
-  if (v2_takes_cuda(o)) return v2_gradients_cuda;
-#endif
-  return nullptr;
-}
-
+template <auto* kernels>
 V2GradientTensors backward(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
-                           double negative_slope, O colptr, O row, O perm, bool of_features) {
+                           double negative_slope, O colptr, O row, O perm, bool of_features, O signs) {
   const NoAutocast guard;
-  const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
+  const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope, signs};
   check(o);
   check_shape(grad, "grad", {o.num_edges(), att.size(0)}, "[edges, heads]");
   check_floating_point(grad, "grad");
   check_device(grad, "grad", x_src.device());
-  if (const auto kernels = gradient_kernels(o)) {
-    V2Operands both = o;
-    both.graph = with_csc(o.graph, x_src.size(0));
-    const auto [d_dst, d_src, d_att, d_features, d_weight] =
-        kernels(grad.to(accumulate_type(x_src.scalar_type())), both, of_features);
-    return {d_dst, d_src, d_att.to(att.scalar_type()), d_features, d_weight.to(x_src.scalar_type())};
+  if (signs && x_src.is_cuda()) {
+    check_shape(*signs, "signs", {o.num_edges(), o.parts(/*with_signs=*/true).sign_bytes()}, "[edges, bytes]");
+    TORCH_CHECK(signs->scalar_type() == at::kByte, "signs: expected uint8, got ", signs->scalar_type());
+    check_device(*signs, "signs", x_src.device());
   }
-  return gradients_of(grad, o, of_features);
+  if (!o.has_edges()) return gradients_of(grad, o, of_features);
+  V2Operands both = o;
+  both.graph = with_csc(o.graph, x_src.size(0));
+  const auto [d_dst, d_src, d_att, d_features, d_weight] =
+      kernels(grad.to(accumulate_type(x_src.scalar_type())), both, of_features);
+  return {d_dst, d_src, d_att.to(att.scalar_type()), d_features, d_weight.to(x_src.scalar_type())};
 }
 
 void check_meta(const V2Operands& o) {
@@ -220,8 +212,17 @@ at::Tensor forward_meta(T rowptr, T col, T x_dst, T x_src, T att, O features, O 
   return at::empty_symint({col.sym_numel(), att.sym_size(0)}, x_src.options().dtype(type));
 }
 
+std::tuple<at::Tensor, at::Tensor> forward_with_signs_meta(T rowptr, T col, T x_dst, T x_src, T att, O features,
+                                                           O weight, O eid, double slope, O colptr, O row, O perm) {
+  const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, slope};
+  check_meta(o);
+  const auto type = accumulate_type(x_src.scalar_type());
+  return {at::empty_symint({col.sym_numel(), att.sym_size(0)}, x_src.options().dtype(type)),
+          at::empty_symint({col.sym_numel(), o.parts(true).sign_bytes()}, x_src.options().dtype(at::kByte))};
+}
+
 V2GradientTensors backward_meta(T grad, T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid,
-                                double slope, O colptr, O row, O perm, bool of_features) {
+                                double slope, O colptr, O row, O perm, bool of_features, O /*signs*/) {
   check_meta({{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, slope});
   check_on_meta({{"grad", grad}});
   const auto like = [&](const O& t) {
@@ -238,22 +239,38 @@ at::Tensor dispatch(const V2Operands& o) {
                  g.row, g.perm);
 }
 
+std::tuple<at::Tensor, at::Tensor> dispatch_with_signs(const V2Operands& o) {
+  static const auto op = find_operator<std::tuple<at::Tensor, at::Tensor>(T, T, T, T, T, O, O, O, double, O, O, O)>(
+      "dfgnn::additive_v2_logits_fwd");
+  const auto& g = o.graph;
+  return op.call(g.rowptr, g.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope, g.colptr,
+                 g.row, g.perm);
+}
+
 V2GradientTensors dispatch_backward(const at::Tensor& grad, const V2Operands& o, bool of_features) {
-  static const auto op = find_operator<V2GradientTensors(T, T, T, T, T, T, O, O, O, double, O, O, O, bool)>(
+  static const auto op = find_operator<V2GradientTensors(T, T, T, T, T, T, O, O, O, double, O, O, O, bool, O)>(
       "dfgnn::additive_v2_logits_bwd");
   const auto& g = o.graph;
   return op.call(grad, g.rowptr, g.col, o.x_dst, o.x_src, o.att, o.features, o.weight, o.eid, o.negative_slope,
-                 g.colptr, g.row, g.perm, of_features);
+                 g.colptr, g.row, g.perm, of_features, o.signs);
 }
 
 struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& x_dst, const Variable& x_src, const Variable& att,
-                          const OptTensor& features, const OptTensor& weight, const V2Operands& o) {
+                          const OptTensor& features, const OptTensor& weight, const V2Operands& o,
+                          bool has_backward) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    ctx->save_for_backward(with_structure(
-        o.graph, {x_dst, x_src, att, defined_or_empty(features), defined_or_empty(weight), defined_or_empty(o.eid)}));
+    at::Tensor logits, signs;
+    if (has_backward && x_src.is_cuda()) {
+      std::tie(logits, signs) = dispatch_with_signs(o);
+    } else {
+      logits = dispatch(o);
+    }
+    ctx->save_for_backward(
+        with_structure(o.graph, {x_dst, x_src, att, defined_or_empty(features), defined_or_empty(weight),
+                                 defined_or_empty(o.eid), signs}));
     ctx->saved_data["negative_slope"] = o.negative_slope;
-    return dispatch(o);
+    return logits;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -267,20 +284,25 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
                        as_optional(of_call[3]),
                        as_optional(of_call[4]),
                        as_optional(of_call[5]),
-                       ctx->saved_data["negative_slope"].toDouble()};
+                       ctx->saved_data["negative_slope"].toDouble(),
+                       as_optional(of_call[6])};
     const bool of_features = o.features.has_value() && ctx->needs_input_grad(3);
     const auto gradients = at::GradMode::is_enabled() ? gradients_of : dispatch_backward;
     auto [d_dst, d_src, d_att, d_features, d_weight] = gradients(grads[0], o, of_features);
     if (!of_features) d_features = at::Tensor();
     if (!o.features.has_value()) d_weight = at::Tensor();
-    return {d_dst, d_src, d_att, d_features, d_weight, at::Tensor()};
+    return {d_dst, d_src, d_att, d_features, d_weight, at::Tensor(), at::Tensor()};
   }
 };
 
 at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
                     O colptr, O row, O perm) {
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
-  return LogitsFunction::apply(x_dst, x_src, att, features, weight, o);
+  const auto requires_grad = [](const O& t) { return t && t->requires_grad(); };
+  const bool has_backward = at::GradMode::is_enabled() && (requires_grad(x_dst) || requires_grad(x_src) ||
+                                                           requires_grad(att) || requires_grad(features) ||
+                                                           requires_grad(weight));
+  return LogitsFunction::apply(x_dst, x_src, att, features, weight, o, has_backward);
 }
 
 }  // namespace
@@ -291,24 +313,35 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
       "Tensor? weight=None, Tensor? eid=None, float negative_slope=0.2, " +
       std::string(kCscArguments);
   m.def(("additive_v2_logits(" + operands + ") -> Tensor").c_str());
+  m.def(("additive_v2_logits_fwd(" + operands + ") -> (Tensor logits, Tensor signs)").c_str());
   m.def(("additive_v2_logits_bwd(Tensor grad, " + operands +
-         ", bool of_features=True) -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, "
+         ", bool of_features=True, Tensor? signs=None) -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, "
          "Tensor grad_weight)")
             .c_str());
 }
 
-TORCH_LIBRARY_IMPL(dfgnn, CompositeExplicitAutograd, m) {
-  m.impl("additive_v2_logits", forward);
-  m.impl("additive_v2_logits_bwd", backward);
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
+  m.impl("additive_v2_logits", forward<v2_logits_cpu>);
+  m.impl("additive_v2_logits_bwd", backward<v2_gradients_cpu>);
 }
+
+#ifdef DFGNN_WITH_CUDA
+TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
+  m.impl("additive_v2_logits", forward<v2_logits_cuda>);
+  m.impl("additive_v2_logits_fwd", forward_with_signs);
+  m.impl("additive_v2_logits_bwd", backward<v2_gradients_cuda>);
+}
+#endif
 
 TORCH_LIBRARY_IMPL(dfgnn, Meta, m) {
   m.impl("additive_v2_logits", forward_meta);
+  m.impl("additive_v2_logits_fwd", forward_with_signs_meta);
   m.impl("additive_v2_logits_bwd", backward_meta);
 }
 
 TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("additive_v2_logits", autograd);
+  m.impl("additive_v2_logits_fwd", torch::autograd::autogradNotImplementedFallback());
   m.impl("additive_v2_logits_bwd", torch::autograd::autogradNotImplementedFallback());
 }
 

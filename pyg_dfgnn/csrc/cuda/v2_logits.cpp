@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <vector>
+
 #include "../attention.h"
 #include "../logits.h"
 #include "tensors.h"
@@ -12,96 +14,171 @@
 namespace dfgnn {
 namespace {
 
-// Channels of which a head is a power of two of whole vectors.
-int64_t padded_channels(const at::Tensor& x) {
-  int64_t channels = x.element_size() == 8 ? 1 : 16 / x.element_size();
-  while (channels < x.size(2)) channels *= 2;
-  return channels;
+// x [.., heads, channels] with zeros behind both.
+at::Tensor padded(const at::Tensor& x, int64_t heads, int64_t channels) {
+  const int64_t no_heads = heads - x.size(-2), no_channels = channels - x.size(-1);
+  return no_heads == 0 && no_channels == 0 ? x : at::constant_pad_nd(x, {0, no_channels, 0, no_heads});
 }
 
-at::Tensor padded(const at::Tensor& x, int64_t channels) {
-  const int64_t missing = channels - x.size(-1);
-  return aligned((missing == 0 ? x : at::constant_pad_nd(x, {0, missing})).contiguous());
+// x [.., H, C] as [.., parts, channels], and back.
+at::Tensor split(const at::Tensor& x, const V2Parts& parts) {
+  auto shape = x.sizes().vec();
+  shape.end()[-2] = parts.count(), shape.end()[-1] = parts.channels();
+  return padded(x, parts.heads(), parts.of_head() * parts.channels()).reshape(shape);
+}
+at::Tensor join(const at::Tensor& x, const V2Parts& parts) {
+  auto shape = x.sizes().vec();
+  shape.end()[-2] = parts.heads(), shape.end()[-1] = parts.of_head() * parts.channels();
+  return x.reshape(shape).narrow(-1, 0, parts.head_dim());
 }
 
-// The operands as kernels read them, and what they are of.
-struct Task {
+// Numbers [E, H] as those of each part.
+at::Tensor spread(const at::Tensor& x, const V2Parts& parts) {
+  return x.unsqueeze(-1).expand({-1, -1, parts.of_head()}).reshape({x.size(0), parts.count()}).contiguous();
+}
+
+// The operands as kernels read them, x_dst, x_src, att and weight of all parts.
+struct Operands {
   at::Tensor rowptr, col, colptr, row, perm, x_dst, x_src, att, features, weight, eid;
-  cuda::V2Logits task;
+  double negative_slope;
 
-  explicit Task(const V2Operands& o) {
+  Operands(const V2Operands& o, const V2Parts& parts) : negative_slope(o.negative_slope) {
     const auto contiguous = [](const std::optional<at::Tensor>& t) { return t ? t->contiguous() : at::Tensor(); };
-    const int64_t heads = o.att.size(0), channels = padded_channels(o.x_src);
     const auto type = accumulate_type(o.x_src.scalar_type());
     rowptr = o.graph.rowptr.contiguous(), col = o.graph.col.contiguous();
     colptr = contiguous(o.graph.colptr), row = contiguous(o.graph.row), perm = contiguous(o.graph.perm);
-    x_dst = padded(o.x_dst, channels), x_src = padded(o.x_src, channels), att = padded(o.att.to(type), channels);
+    x_dst = split(o.x_dst, parts), x_src = split(o.x_src, parts), att = split(o.att.to(type), parts);
     features = o.features ? aligned(o.features->contiguous()) : at::Tensor(), eid = contiguous(o.eid);
-    const int64_t edge_dim = features.defined() ? features.size(1) : 0;
-    if (edge_dim > 0) {  // [F, H, C]
-      weight = padded(o.weight->to(type).t().reshape({edge_dim, heads, o.x_src.size(2)}), channels);
+    if (o.edge_dim() > 0) {  // [F, parts, channels]
+      weight = split(o.weight->to(type).t().reshape({o.edge_dim(), parts.heads(), parts.head_dim()}), parts);
     }
-    check_sizes(x_dst.size(0), x_src.size(0), heads, channels);
+    check_sizes(x_dst.size(0), x_src.size(0), parts.count(), parts.channels());
     constexpr int64_t kMost = 4 * 65535;  // four and more a block
-    TORCH_CHECK(edge_dim <= kMost, "features: expected at most ", kMost, " numbers of an edge on CUDA, got ", edge_dim);
+    TORCH_CHECK(o.edge_dim() <= kMost, "features: expected at most ", kMost, " numbers of an edge on CUDA, got ",
+                o.edge_dim());
+  }
+};
+
+// Of a group.
+struct Task {
+  at::Tensor x_dst, x_src, att, weight;
+  cuda::V2Logits task;
+
+  Task(const Operands& o, const V2Parts::Group& group) {
+    const int64_t channels = o.att.size(1);
+    const auto of_group = [&](const at::Tensor& x) {
+      if (!x.defined()) return x;
+      return aligned(padded(x.narrow(-2, group.first, group.size), group.width / channels, channels).contiguous());
+    };
+    x_dst = of_group(o.x_dst), x_src = of_group(o.x_src), att = of_group(o.att), weight = of_group(o.weight);
     task = {type_of(x_src),
             x_dst.size(0),
             x_src.size(0),
-            col.numel(),
-            static_cast<int>(heads),
+            o.col.numel(),
+            static_cast<int>(group.size),
             static_cast<int>(channels),
-            index_of(rowptr),
-            index_of(col),
-            index_of(colptr),
-            index_of(row),
-            index_of(perm),
+            static_cast<int>(group.width),
+            static_cast<int>(o.att.size(0)),
+            index_of(o.rowptr),
+            index_of(o.col),
+            index_of(o.colptr),
+            index_of(o.row),
+            index_of(o.perm),
             data_of(x_dst),
             data_of(x_src),
             data_of(att),
             o.negative_slope,
-            static_cast<int>(edge_dim),
-            features.defined() ? features.size(0) : 0,
-            index_of(eid),
-            data_of(features),
-            data_of(weight)};
+            weight.defined() ? static_cast<int>(weight.size(0)) : 0,
+            o.features.defined() ? o.features.size(0) : 0,
+            index_of(o.eid),
+            data_of(o.features),
+            data_of(weight),
+            group.octets};
   }
+
 };
+
+// Calls visit(task, group, its signs) of each group; signs of groups follow one another.
+template <class Visit>
+void for_each_group(const Operands& o, const V2Parts& parts, const at::Tensor& signs, const Visit& visit) {
+  auto* of_group = signs.defined() ? signs.mutable_data_ptr<uint8_t>() : nullptr;
+  for (const V2Parts::Group& group : parts.groups()) {
+    const Task t(o, group);
+    visit(t, group, of_group);
+    if (of_group) of_group += group.sign_bytes() * t.task.num_edges;
+  }
+}
+
+void* from_column(const at::Tensor& x, int64_t column) {
+  return static_cast<char*>(x.mutable_data_ptr()) + column * x.element_size();
+}
+
+at::Tensor empty_signs(const V2Operands& o, const V2Parts& parts) {
+  return at::empty({o.num_edges(), parts.sign_bytes()}, o.x_src.options().dtype(at::kByte));
+}
+
+// And signs, where there is a tensor for them.
+at::Tensor logits_of(const V2Operands& operands, const V2Parts& parts, const at::Tensor& signs) {
+  const c10::cuda::CUDAGuard guard(operands.x_src.device());
+  const Operands o(operands, parts);
+  const auto logits = at::empty({operands.num_edges(), parts.count()}, o.att.options());
+  for_each_group(o, parts, signs, [&](const Task& t, const auto& group, void* of_group) {
+    C10_CUDA_CHECK(cuda::v2_logits(t.task, from_column(logits, group.first), of_group,
+                                   c10::cuda::getCurrentCUDAStream()));
+  });
+  return parts.of_head() == 1 ? logits : logits.view({-1, parts.heads(), parts.of_head()}).sum(-1);
+}
 
 }  // namespace
 
-bool v2_takes_cuda(const V2Operands& o) {
-  return o.x_src.is_cuda() &&
-         cuda::v2_takes(type_of(o.x_src), static_cast<int>(o.att.size(0)), static_cast<int>(padded_channels(o.x_src)));
+at::Tensor v2_logits_cuda(const V2Operands& o) { return logits_of(o, o.parts(/*with_signs=*/false), at::Tensor()); }
+
+std::tuple<at::Tensor, at::Tensor> v2_logits_and_signs_cuda(const V2Operands& o) {
+  const auto parts = o.parts(/*with_signs=*/true);
+  const auto signs = empty_signs(o, parts);
+  return {logits_of(o, parts, signs), signs};
 }
 
-at::Tensor v2_logits_cuda(const V2Operands& o) {
-  const c10::cuda::CUDAGuard guard(o.x_src.device());
-  const Task t(o);
-  const auto logits = results_of_edges(o.num_edges(), o.att.size(0), t.task.num_dst, t.att.options());
-  C10_CUDA_CHECK(cuda::v2_logits(t.task, logits.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
-  return logits;
-}
-
-V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& o, bool of_features) {
-  const c10::cuda::CUDAGuard guard(o.x_src.device());
-  const Task t(o);
-  const int64_t channels = o.x_src.size(2), edge_dim = t.task.edge_dim;
-  const auto x_dst = at::empty_like(t.x_dst), x_src = at::empty_like(t.x_src);
-  const bool has_features = of_features && o.features.has_value();
-  const auto features = has_features ? at::zeros_like(t.features) : at::zeros({0}, o.x_src.options());
-  const auto terms = at::empty({1 + edge_dim, t.task.heads, t.task.channels}, t.att.options());
-  const auto partial = at::empty({cuda::v2_partial(t.task)}, t.att.options());
-  const auto weights = grad.contiguous();
-  const cuda::V2Gradients gradients{data_of(weights),         x_dst.mutable_data_ptr(),
-                                    x_src.mutable_data_ptr(), has_features ? features.mutable_data_ptr() : nullptr,
-                                    terms.mutable_data_ptr(), partial.mutable_data_ptr()};
-  C10_CUDA_CHECK(cuda::v2_gradients(t.task, gradients, c10::cuda::getCurrentCUDAStream()));
-  const auto unpadded = [&](const at::Tensor& x) { return x.narrow(-1, 0, channels).contiguous(); };
-  const auto of_att = terms[0].narrow(-1, 0, channels).clone(at::MemoryFormat::Contiguous);
-  const auto of_numbers = terms.narrow(0, 1, edge_dim).narrow(-1, 0, channels);  // [F, H, C]
-  const auto of_weight = o.weight ? of_numbers.permute({1, 2, 0}).clone(at::MemoryFormat::Contiguous).view_as(*o.weight)
-                                  : at::zeros({0}, t.att.options());
-  return {unpadded(x_dst), unpadded(x_src), of_att, features, of_weight};
+V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& operands, bool of_features) {
+  const c10::cuda::CUDAGuard guard(operands.x_src.device());
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto parts = operands.parts(/*with_signs=*/true);
+  const Operands o(operands, parts);
+  const int64_t edge_dim = operands.edge_dim();
+  const auto ds = spread(grad, parts), 
+             signs = operands.signs ? operands.signs->contiguous() : empty_signs(operands, parts);
+  std::vector<at::Tensor> x_dst, x_src, att, weight;
+  at::Tensor features;
+  for_each_group(o, parts, signs, [&](const Task& t, const auto& group, void* of_group) {
+    if (!operands.signs && group.octets) C10_CUDA_CHECK(cuda::v2_logits(t.task, nullptr, of_group, stream));
+    const auto grad_dst = at::empty_like(t.x_dst), grad_src = at::empty_like(t.x_src);
+    const auto grad_features = of_features && o.features.defined() ? at::zeros_like(o.features) : at::Tensor();
+    const int64_t shares = cuda::v2_shares(t.task), heads = t.att.size(0);
+    const auto terms = at::empty({shares + edge_dim, heads, parts.channels()}, t.att.options());
+    const auto partial = at::empty({cuda::v2_partial(t.task)}, t.att.options());
+    const cuda::V2Gradients gradients{from_column(ds, group.first),
+                                      of_group,
+                                      grad_dst.mutable_data_ptr(),
+                                      grad_src.mutable_data_ptr(),
+                                      grad_features.defined() ? grad_features.mutable_data_ptr() : nullptr,
+                                      terms.mutable_data_ptr(),
+                                      partial.mutable_data_ptr()};
+    C10_CUDA_CHECK(cuda::v2_gradients(t.task, gradients, stream));
+    x_dst.push_back(grad_dst.narrow(1, 0, group.size));
+    x_src.push_back(grad_src.narrow(1, 0, group.size));
+    att.push_back((shares == 1 ? terms[0] : terms.narrow(0, 0, shares).sum(0)).narrow(0, 0, group.size));
+    weight.push_back(terms.narrow(0, shares, edge_dim).narrow(1, 0, group.size));
+    // Of several groups, rounded at the end.
+    features = features.defined() ? features.to(t.att.scalar_type()).add_(grad_features) : grad_features;
+  });
+  const auto joined = [&](const std::vector<at::Tensor>& groups, int64_t dim) {
+    return join(groups.size() == 1 ? groups[0] : at::cat(groups, dim), parts);
+  };
+  const auto of_weight = joined(weight, 1).permute({1, 2, 0});  // of [F, H, C]
+  return {joined(x_dst, 1).contiguous(), joined(x_src, 1).contiguous(), joined(att, 0).contiguous(),
+          features.defined() ? features.to(operands.x_src.scalar_type()) : at::zeros({0}, operands.x_src.options()),
+          operands.weight ? of_weight.clone(at::MemoryFormat::Contiguous).view_as(*operands.weight)
+                          : at::zeros({0}, o.att.options())};
 }
 
 }  // namespace dfgnn
