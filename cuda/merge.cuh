@@ -23,7 +23,8 @@ struct Merge {
   int width, features;
   A* number = nullptr;  // [num_rows][heads] or null: the number, or the logarithm of the softmax's sum
   int results = 0;      // how many rows of features a slot has,
-  T* rows[2] = {};      // and where they go: [num_rows][heads][features]
+  T* rows[2] = {};      // and where they go: [num_rows][heads][features], rows so many numbers apart
+  int64_t pitch = int64_t{heads} * features;
 };
 
 // A task is what lanes take at once of the sums of a row and a head: kFeatures of its features.
@@ -166,7 +167,7 @@ class MergedRow {
     if (i >= count) return;
     const int result = f + i >= m_.features, feature = f + i - result * m_.features;
     const A factor = !kSoftmax ? A(1) : total == A(0) ? A(0) : A(1) / total;
-    m_.rows[result][place(h) * m_.features + feature] = from_accumulate<T>(x * factor);
+    m_.rows[result][row_ * m_.pitch + int64_t{h} * m_.features + feature] = from_accumulate<T>(x * factor);
   }
 
   const Merge<T, kSoftmax>& m_;

@@ -58,10 +58,13 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S, by_dest
     v2_gradients_kernel(V2Terms<S> terms, V2Gradients g, RowPlan plan, typename S::A* partial, typename S::A* slots) {
   using T = typename S::T;
   using A = typename S::A;
-  using Batches = V2Batches<S, by_destination>;
+  using Entries = V2Entries<S, by_destination>;
   __shared__ SliceSums<S> slices;
   __shared__ std::conditional_t<by_destination, GradientSums<S>, int> sums;
-  __shared__ typename Batches::Storage batches[RowPlan::kWarps];
+  __shared__ struct {
+    int64_t edges[kWarp], offsets[kWarp];
+    int nodes[kWarp];
+  } batches[RowPlan::kWarps];
   auto& batch = batches[threadIdx.x / kWarp];
   const int lane = threadIdx.x % S::kLanes, group = threadIdx.x % kWarp / S::kLanes;
   const int first_feature = blockIdx.y * kFeaturesOfBlock<S>;
@@ -157,10 +160,15 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S, by_dest
         }
       };
       constexpr int kMost = kV2Edges<S>, kFew = kMost / 2;
-      Batches ahead(terms, entries, batch);
+      Entries ahead(terms, entries);
       for (int64_t first = entries.begin; first < entries.end; first += kWarp) {
         const int count = static_cast<int>(min(int64_t{kWarp}, entries.end - first));
-        ahead.take(first);
+        const typename Entries::Entry entry = ahead.take(first);
+        __syncwarp();
+        batch.nodes[threadIdx.x % kWarp] = entry.node;
+        batch.edges[threadIdx.x % kWarp] = entry.edge;
+        batch.offsets[threadIdx.x % kWarp] = entry.offset;
+        __syncwarp();
         for (int base = 0; base < count;) {
           if (count - base <= kFew * S::kGroups) {  // one after the other: less than for kMost
             take(std::integral_constant<int, 1>(), base);
@@ -173,7 +181,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S, by_dest
       }
       __syncwarp();
       if (by_destination && blockIdx.y > 0) return;
-      T* result = static_cast<T*>(by_destination ? g.x_dst : g.x_src) + static_cast<int64_t>(r) * terms.width;
+      T* result = static_cast<T*>(by_destination ? g.x_dst : g.x_src) + r * terms.pitch;
       A* piece = slot == kWhole ? nullptr : slots + int64_t{slot} * terms.width;
       store_row_sum(sum, result, terms.width, A(1), is_slice, slices, piece);
     };

@@ -1,13 +1,15 @@
 // GATv2's scores of edges that have features, by runs of edges, and the launches of their derivatives
-// (v2_gradients.cuh), or both on tensor cores (v2_octets.cuh, v2_octet_gradients.cuh).
+// (v2_gradients.cuh), or those of both by octets (v2_octets.cuh, v2_nodes.cuh, v2_features.cuh).
 #include <algorithm>
+#include <vector>
 
 #include "column_sums.h"
 #include "edges.cuh"
 #include "merge.cuh"
 #include "shapes.cuh"
+#include "v2_features.cuh"
 #include "v2_gradients.cuh"
-#include "v2_octet_gradients.cuh"
+#include "v2_nodes.cuh"
 
 namespace dfgnn::cuda {
 namespace {
@@ -91,38 +93,40 @@ unsigned blocks_of_features(const V2Logits& task, int of_block) {
   return static_cast<unsigned>(std::max(1, (task.edge_dim + of_block - 1) / of_block));
 }
 
-// The passes by octets over rows of both compressed forms.
+// The passes by octets: over rows of both compressed forms, and over edges that have features.
 struct OctetPlan {
-  struct Pass {
+  struct Rows {
     RowUnits units;
     bool takes_several;  // rows of a unit at once
     unsigned blocks;     // as many as a device has room for
   };
-  int chunks;  // where features are more than eight, a block takes sixteen
-  unsigned y;  // blocks that share features
-  Pass by_destination, by_source;
+  Rows by_destination, by_source;
+  int chunks;            // where features are more than eight, a block takes sixteen
+  unsigned y;            // blocks that share features
+  unsigned of_features;  // blocks, 0: there are no features
 
-  explicit OctetPlan(const V2Logits& task)
-      : chunks(task.edge_dim > kV2Octet ? 2 : 1), y(blocks_of_features(task, chunks * kV2Octet)) {
+  explicit OctetPlan(const V2Logits& task) : chunks(task.edge_dim > kV2Octet ? 2 : 1) {
     int multiprocessors = 0;
     if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
-    by_destination = pass(task, true, multiprocessors);
-    by_source = pass(task, false, multiprocessors);
+    by_destination = rows(task, task.rowptr, task.num_dst, multiprocessors);
+    by_source = rows(task, task.colptr, task.num_src, multiprocessors);
+    y = task.edge_dim > 0 ? blocks_of_features(task, chunks * kV2Octet) : 0;
+    const int64_t most = (task.num_edges + V2Features::kThreads - 1) / V2Features::kThreads;
+    const int64_t room = int64_t{multiprocessors} * V2Features::blocks(task.width, chunks);
+    of_features = task.edge_dim > 0 ? static_cast<unsigned>(std::min(most, room)) : 0;
   }
 
  private:
   // Where rows are short, with units of some 128 entries.
-  Pass pass(const V2Logits& task, bool is_by_destination, int multiprocessors) const {
+  static Rows rows(const V2Logits& task, const Index& ptr, int64_t num_rows, int multiprocessors) {
     constexpr int64_t kEntries = 128, kUnits = 8192;
-    const Index& ptr = is_by_destination ? task.rowptr : task.colptr;
-    const int64_t num_rows = is_by_destination ? task.num_dst : task.num_src;
     RowUnits units = RowPass(ptr, num_rows, task.num_edges, task.width).units();
     const int64_t num_edges = std::max<int64_t>(task.num_edges, 1);
     const int64_t rows = std::min({kEntries * num_rows / num_edges, num_rows / kUnits, int64_t{kWarp}});
     const bool takes_several = num_edges < RowUnits::kShort * num_rows && rows > 1;
     if (takes_several) units.set_rows_per_unit(static_cast<int>(rows), num_rows);
-    const unsigned most = multiprocessors * V2Octets::blocks(task.width, is_by_destination, chunks, takes_several);
-    return {units, takes_several, std::min(most, (units.count + V2Octets::kWarps - 1) / V2Octets::kWarps)};
+    const unsigned most = multiprocessors * V2Nodes::kBlocks;
+    return {units, takes_several, std::min(most, (units.count + V2Nodes::kWarps - 1) / V2Nodes::kWarps)};
   }
 };
 
@@ -145,21 +149,65 @@ struct V2Pass {
   RowUnits units;
   int64_t blocks, sums;
 
-  V2Pass(const OctetPlan& plan, const V2Logits& task, bool by_destination)
-      : units(by_destination ? plan.by_destination.units : plan.by_source.units),
-        blocks(by_destination ? plan.by_destination.blocks : plan.by_source.blocks),
-        sums(by_destination ? plan.y + task.edge_dim : 1) {}
-  V2Pass(const LanesPlan& plan, const V2Logits& task, bool by_destination)
-      : units(by_destination ? plan.by_destination.units : plan.by_source.units),
-        blocks(by_destination ? plan.blocks_with_sums : 0),
-        sums(by_destination ? 1 + task.edge_dim : 0) {}
-
   // In the workspace: sums of blocks, behind them what adds them up, then slots.
   int64_t numbers_of_blocks(int width) const {
     return blocks * sums * width + column_sums_partial(blocks, sums * width);
   }
   int64_t partial(int width) const { return numbers_of_blocks(width) + units.slots() * width; }
 };
+
+// In the order of their sums in terms.
+std::vector<V2Pass> passes_of(const OctetPlan& plan, const V2Logits& task) {
+  const auto rows = [](const OctetPlan::Rows& of) { return V2Pass{of.units, of.blocks, 1}; };
+  return {rows(plan.by_source), rows(plan.by_destination), {{}, plan.of_features, plan.y + task.edge_dim}};
+}
+std::vector<V2Pass> passes_of(const LanesPlan& plan, const V2Logits& task) {
+  return {{plan.by_source.units, 0, 0}, {plan.by_destination.units, plan.blocks_with_sums, 1 + task.edge_dim}};
+}
+
+template <class Plan>
+int64_t partial_of(const V2Logits& task) {
+  int64_t numbers = 0;
+  for (const V2Pass& pass : passes_of(Plan(task), task)) numbers = std::max(numbers, pass.partial(task.width));
+  return numbers;
+}
+
+// Runs passes: launch(index, partial, slots), then what units left in slots goes to the gradients of nodes, if there
+// are any, and sums over blocks to terms.
+template <class T, class Plan, class Launch>
+cudaError_t run_passes(const V2Logits& task, const V2Gradients& g, const Plan& plan, cudaStream_t stream,
+                       const Launch& launch) {
+  using A = typename Accumulate<T>::type;
+  A* terms = static_cast<A*>(g.terms);
+  int index = 0;
+  for (const V2Pass& pass : passes_of(plan, task)) {
+    A *const partial = static_cast<A*>(g.partial), *const slots = partial + pass.numbers_of_blocks(task.width);
+    cudaError_t error = launch(index, partial, slots);
+    if (error == cudaSuccess && pass.units.segments > 0) {
+      const bool by_source = index == 0;
+      Merge<T, false> merge{by_source ? task.colptr : task.rowptr,
+                            by_source ? task.num_src : task.num_dst,
+                            task.num_edges,
+                            pass.units,
+                            1,
+                            slots,
+                            task.width,
+                            task.heads * task.channels};
+      merge.results = 1;
+      merge.rows[0] = static_cast<T*>(by_source ? g.x_src : g.x_dst);
+      merge.pitch = task.pitch;
+      error = launch_merge(merge, stream);
+    }
+    const int64_t columns = pass.sums * task.width;
+    if (error == cudaSuccess && pass.blocks > 0) {
+      error = column_sums(task.type, partial, pass.blocks, columns, partial + pass.blocks * columns, terms, stream);
+      terms += columns;
+    }
+    if (error != cudaSuccess) return error;
+    ++index;
+  }
+  return cudaSuccess;
+}
 
 }  // namespace
 
@@ -172,8 +220,8 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, void* signs, cudaStrea
       auto* const kernel = v2_octet_logits_kernel<S>;
       const cudaError_t error = allow_shared_memory(kernel, bytes);
       if (error != cudaSuccess) return error;
-      kernel<<<plan.blocks, EdgePlan::kThreads, bytes, stream>>>(
-          V2Terms<S>(task), static_cast<float*>(logits), static_cast<typename V2Octet<S>::Signs*>(signs), plan);
+      kernel<<<plan.blocks, EdgePlan::kThreads, bytes, stream>>>(V2Terms<S>(task), static_cast<float*>(logits),
+                                                                 static_cast<typename V2Octet<S>::Signs*>(signs), plan);
       return cudaGetLastError();
     });
   }
@@ -184,77 +232,55 @@ cudaError_t v2_logits(const V2Logits& task, void* logits, void* signs, cudaStrea
   });
 }
 
-int v2_shares(const V2Logits& task) { return task.octets ? 1 + static_cast<int>(OctetPlan(task).y) : 1; }
+int v2_shares(const V2Logits& task) { return task.octets ? 2 + static_cast<int>(OctetPlan(task).y) : 1; }
 
 int64_t v2_partial(const V2Logits& task) {
-  const auto of = [&](const auto& plan) {
-    return std::max(V2Pass(plan, task, true).partial(task.width), V2Pass(plan, task, false).partial(task.width));
-  };
-  return task.octets ? of(OctetPlan(task)) : of(LanesPlan(task));
+  return task.octets ? partial_of<OctetPlan>(task) : partial_of<LanesPlan>(task);
 }
 
 cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_t stream) {
-  // Both passes: what launch.operator()<by_destination>(partial, slots) begins, then what its units left in slots, and
-  // sums over blocks.
-  const auto passes = [&]<class T>(const auto& plan, const auto& launch) {
-    using A = typename Accumulate<T>::type;
-    const int width = task.width;
-    A* terms = static_cast<A*>(g.terms);
-    const auto run = [&]<bool by_destination>() {
-      const V2Pass pass(plan, task, by_destination);
-      const int64_t num_rows = by_destination ? task.num_dst : task.num_src, columns = pass.sums * width;
-      A *const partial = static_cast<A*>(g.partial), *const slots = partial + pass.numbers_of_blocks(width);
-      cudaError_t error = launch.template operator()<by_destination>(partial, slots);
-      if (error != cudaSuccess) return error;
-      const Index& ptr = by_destination ? task.rowptr : task.colptr;
-      Merge<T, false> merge{ptr, num_rows, task.num_edges, pass.units, 1, slots, width, width};
-      merge.results = 1;
-      merge.rows[0] = static_cast<T*>(by_destination ? g.x_dst : g.x_src);
-      error = launch_merge(merge, stream);
-      if (error != cudaSuccess || columns == 0) return error;
-      error = column_sums(task.type, partial, pass.blocks, columns, partial + pass.blocks * columns, terms, stream);
-      terms += columns;
-      return error;
-    };
-    const cudaError_t error = run.template operator()<false>();
-    return error == cudaSuccess ? run.template operator()<true>() : error;
-  };
   if (task.octets) {
     return for_octets(task, [&]<class S>() {
       const OctetPlan plan(task);
       const V2Terms<S> terms(task);
-      const auto launch = [&]<bool by_destination>(float* partial, float* slots) {
-        const OctetPlan::Pass& pass = by_destination ? plan.by_destination : plan.by_source;
-        const auto with = [&]<int kChunks, bool kSeveral>() {
-          auto* const kernel = v2_octet_gradients_kernel<S, by_destination, kChunks, kSeveral>;
-          constexpr int kBytes = v2_gradients_bytes<S, by_destination, kChunks, kSeveral>();
-          const cudaError_t error = allow_shared_memory(kernel, kBytes);
-          if (error != cudaSuccess) return error;
-          const dim3 grid(pass.blocks, by_destination ? plan.y : 1);
-          kernel<<<grid, V2Octets::kThreads, kBytes, stream>>>(terms, g, pass.units, partial, slots);
-          return cudaGetLastError();
-        };
-        const auto with_chunks = [&]<bool kSeveral>() {
-          if constexpr (by_destination) {
-            if (plan.chunks == 2) return with.template operator()<2, kSeveral>();
-          }
-          return with.template operator()<1, kSeveral>();
-        };
-        return pass.takes_several ? with_chunks.template operator()<true>() : with_chunks.template operator()<false>();
+      const auto rows = [&]<bool by_destination>(float* partial, float* slots) {
+        const OctetPlan::Rows& of = by_destination ? plan.by_destination : plan.by_source;
+        auto* const kernel = v2_nodes_kernel<S, by_destination>;
+        const int bytes = V2Staging<S>::bytes(task, V2Nodes::kWarps);
+        const cudaError_t error = allow_shared_memory(kernel, bytes);
+        if (error != cudaSuccess) return error;
+        kernel<<<of.blocks, V2Nodes::kThreads, bytes, stream>>>(terms, g, of.units, of.takes_several, partial, slots);
+        return cudaGetLastError();
       };
-      return passes.template operator()<typename S::T>(plan, launch);
+      const auto features = [&]<int kChunks>(float* partial) {
+        auto* const kernel = v2_features_kernel<S, kChunks>;
+        const int bytes = v2_features_bytes<S, kChunks>(task);
+        const cudaError_t error = allow_shared_memory(kernel, bytes);
+        if (error != cudaSuccess) return error;
+        kernel<<<dim3(plan.of_features, plan.y), V2Features::kThreads, bytes, stream>>>(terms, g, partial);
+        return cudaGetLastError();
+      };
+      return run_passes<typename S::T>(task, g, plan, stream, [&](int index, float* partial, float* slots) {
+        if (index == 0) return rows.template operator()<false>(partial, slots);
+        if (index == 1) return rows.template operator()<true>(partial, slots);
+        if (plan.of_features == 0) return cudaSuccess;
+        return plan.chunks == 1 ? features.template operator()<1>(partial) : features.template operator()<2>(partial);
+      });
     });
   }
   return for_terms(task, [&]<class S>(const V2Terms<S>& terms) {
     const LanesPlan plan(task);
-    const auto launch = [&]<bool by_destination>(auto* partial, auto* slots) {
-      const RowPlan& rows = by_destination ? plan.by_destination : plan.by_source;
-      const dim3 grid(by_destination ? plan.blocks_with_sums : rows.blocks,
+    const auto rows = [&]<bool by_destination>(auto* partial, auto* slots) {
+      const RowPlan& of = by_destination ? plan.by_destination : plan.by_source;
+      const dim3 grid(by_destination ? plan.blocks_with_sums : of.blocks,
                       by_destination ? blocks_of_features(task, kFeaturesOfBlock<S>) : 1);
-      v2_gradients_kernel<S, by_destination><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, rows, partial, slots);
+      v2_gradients_kernel<S, by_destination><<<grid, RowPlan::kThreads, 0, stream>>>(terms, g, of, partial, slots);
       return cudaGetLastError();
     };
-    return passes.template operator()<typename S::T>(plan, launch);
+    return run_passes<typename S::T>(task, g, plan, stream, [&](int index, auto* partial, auto* slots) {
+      return index == 0 ? rows.template operator()<false>(partial, slots)
+                        : rows.template operator()<true>(partial, slots);
+    });
   });
 }
 

@@ -8,14 +8,17 @@
 namespace dfgnn::cuda {
 
 // Types as in attention.h; pointers to features of nodes are 16-byte aligned, and a head is of whole vectors of 16
-// bytes (of f64: of numbers), a power of two of them. A row of all heads has up to 128 numbers, perhaps zeros behind them.
+// bytes (of f64: of numbers), a power of two of them. Heads may be some of those that nodes and edges have; they have
+// up to 128 numbers.
 struct V2Logits {
   Type type;
   int64_t num_dst, num_src, num_edges;
-  int heads, channels, width;            // the numbers of a row: at least heads * channels
+  int heads, channels;
+  int width;                             // of att and W, which have zeros behind heads: at least heads * channels
   int stride;                            // the numbers of an edge in logits and their gradient: at least heads
+  int64_t pitch;                         // and of a node in x and its gradient: at least heads * channels
   Index rowptr, col, colptr, row, perm;  // the last three of the gradients of x_src alone
-  const void *x_dst, *x_src;             // T [nodes, width]
+  const void *x_dst, *x_src;             // T [nodes, pitch]
   const void* att;                       // A [width]
   double negative_slope;
   int edge_dim;          // 0: without features
@@ -32,10 +35,10 @@ struct V2Logits {
 // range, 0 where there is no row. And signs, of as many bytes as v2_sign_bytes says. One of both may be null.
 cudaError_t v2_logits(const V2Logits& task, void* logits, void* signs, cudaStream_t stream);
 
-// From signs and grad A [num_edges, stride], of which edges that are out of range have no part: T grad_x_dst, grad_x_src
-// and grad_features (written where an edge has them; may be null), and A terms [v2_shares + edge_dim, width],
-// of which the first rows add up to att's gradient and the others are W's, transposed. partial: as many numbers as
-// v2_partial says.
+// From signs and grad A [num_edges, stride], of which edges that are out of range have no part: T grad_x_dst,
+// grad_x_src and grad_features (written where an edge has them; may be null), and A terms [v2_shares + edge_dim,
+// width], of which the first rows add up to att's gradient and the others are W's, transposed. partial: as many numbers
+// as v2_partial says.
 struct V2Gradients {
   const void *grad, *signs;
   void *x_dst, *x_src, *features, *terms, *partial;

@@ -19,7 +19,7 @@ constexpr int kV2Octet = 8;  // edges, and features of a product
 template <class S>
 class V2Octet {
  public:
-  static_assert(S::kLanes == 8 && S::kVec % 4 == 0 && S::kExact);
+  static_assert(S::kLanes == 8 && S::kVec % 4 == 0);
   using T = typename S::T;
   static constexpr int kSlots = S::kSteps * S::kVec, kTiles = kSlots / 2;  // channels of a lane, and products of 16
   static constexpr bool kSplit = sizeof(T) == 4;                           // W and features have low parts
@@ -55,6 +55,12 @@ class V2Octet {
     return (slot / S::kVec * S::kLanes + g) * S::kVec + slot % S::kVec;
   }
 
+  // Where the sign of a channel is: whose word, and its place there.
+  __device__ __forceinline__ static int group_of(int channel) { return channel / S::kVec % S::kLanes; }
+  __device__ __forceinline__ static int slot_of(int channel) {
+    return channel / S::kVec / S::kLanes * S::kVec + channel % S::kVec;
+  }
+
   // Number f of the features at `offset`; 0 where there is none.
   __device__ __forceinline__ static float feature(const V2Terms<S>& terms, int64_t offset, int f) {
     if (offset < 0 || f >= terms.edge_dim) return 0;
@@ -78,10 +84,10 @@ class V2Octet {
     return static_cast<Signs>(bits);
   }
 
-  // The lane's share of row i of x.
-  __device__ __forceinline__ static Packed<S> row(const void* x, int i) {
+  // The lane's share of row i of x, with zeros behind heads.
+  __device__ __forceinline__ static Packed<S> row(const V2Terms<S>& terms, const void* x, int i) {
     Packed<S> packed;
-    packed.load(static_cast<const T*>(x) + int64_t{i} * S::kFeatures, lane_group(), 0);
+    packed.load(terms.node(x, i), lane_group(), terms.heads * terms.channels);
     return packed;
   }
 
@@ -143,11 +149,11 @@ cudaError_t for_octets(const V2Logits& task, const Launch& launch) {
       constexpr int kVec = 16 / sizeof(T);
       switch (task.width / (8 * kVec)) {
         case 1:
-          return launch.template operator()<Shape<T, kVec, 8, 1, false, true>>();
+          return launch.template operator()<Shape<T, kVec, 8, 1>>();
         case 2:
-          return launch.template operator()<Shape<T, kVec, 8, 2, false, true>>();
+          return launch.template operator()<Shape<T, kVec, 8, 2>>();
         default:
-          if constexpr (kVec == 4) return launch.template operator()<Shape<T, kVec, 8, 4, false, true>>();
+          if constexpr (kVec == 4) return launch.template operator()<Shape<T, kVec, 8, 4>>();
       }
     }
     return cudaErrorNotSupported;
@@ -194,7 +200,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(3))
         const int node = batch.source[at[u]];
         const int64_t offset = __shfl_sync(kAllLanes, lane_offset, at[u]);
         is_known[u] = node != kNoNode && offset >= 0;
-        octet.set(u, Octet::row(terms.x_dst, batch.row[at[u]]), Octet::row(terms.x_src, max(node, 0)));
+        octet.set(u, Octet::row(terms, terms.x_dst, batch.row[at[u]]), Octet::row(terms, terms.x_src, max(node, 0)));
       }
       octet.add_features(terms, factor, __shfl_sync(kAllLanes, lane_offset, min(base + g, count - 1)));
       if (signs) {
@@ -242,8 +248,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, blocks_here(3))
           if (number < 0 || base + 2 * q + u >= count || (s & ((1 << log_steps) - 1))) continue;
           const int head = kLanes < 8 ? (s * S::kLanes + g) / kLanes : s >> log_steps;
           if (head >= terms.heads) continue;
-          logits[(first + (u ? at[1] : at[0])) * terms.stride + head] =
-              (u ? is_known[1] : is_known[0]) ? dots[n] : NAN;
+          logits[(first + (u ? at[1] : at[0])) * terms.stride + head] = (u ? is_known[1] : is_known[0]) ? dots[n] : NAN;
         }
       });
     }

@@ -48,9 +48,7 @@ struct V2Terms : V2Logits {
   __device__ __forceinline__ Fragment<S> weights(int f, int lane) const {
     return numbers(static_cast<const A*>(weight) + static_cast<int64_t>(f) * width, lane);
   }
-  __device__ __forceinline__ const T* node(const void* x, int n) const {
-    return static_cast<const T*>(x) + static_cast<int64_t>(n) * width;
-  }
+  __device__ __forceinline__ const T* node(const void* x, int n) const { return static_cast<const T*>(x) + n * pitch; }
   // Of features from f on.
   template <int kCount>
   __device__ __forceinline__ Fragment<Shape<T, kCount, 1, 1>> some_features(int64_t offset, int f) const {
@@ -102,35 +100,31 @@ struct V2Terms : V2Logits {
   static constexpr int kWide = S::kVec % 4 == 0 && sizeof(A) == 4 ? 4 : 1;
 };
 
-// Entries of a row by the lanes of a warp, 32 at a time, in its shared memory: their nodes, their edges, and where the
-// features of these begin (-1: of what is no edge). What those behind them take is on its way.
+// Entries of a row by the lanes of a warp, 32 at a time: their nodes, their edges, and where the features of these
+// begin (-1: of what is no edge). What those behind them take is on its way.
 template <class S, bool by_destination>
-class V2Batches {
+class V2Entries {
  public:
-  struct Storage {
-    int64_t edges[kWarp], offsets[kWarp];
-    int nodes[kWarp];
+  struct Entry {
+    int node;
+    int64_t edge, offset;
   };
 
-  __device__ __forceinline__ V2Batches(const V2Terms<S>& terms, const Range& entries, Storage& storage)
-      : terms_(terms), storage_(storage), end_(entries.end) {
+  __device__ __forceinline__ V2Entries(const V2Terms<S>& terms, const Range& entries)
+      : terms_(terms), end_(entries.end) {
     load(entries.begin);
     advance(entries.begin);
   }
 
-  // The batch that begins there: one after the other.
-  __device__ __forceinline__ void take(int64_t first) {
-    const int lane = threadIdx.x % kWarp;
-    __syncwarp();
-    storage_.nodes[lane] = node_;
-    storage_.edges[lane] = edge_;
-    storage_.offsets[lane] = offset();
-    __syncwarp();
+  // The lane's of those that begin there: one after the other.
+  __device__ __forceinline__ Entry take(int64_t first) {
+    const Entry entry{node_, edge_, offset()};
     advance(first + kWarp);
+    return entry;
   }
 
  private:
-  // Of the batch that begins there; past the end, the last entry again.
+  // Of those that begin there; past the end, the last entry again.
   __device__ __forceinline__ void load(int64_t first) {
     if (first >= end_) return;
     const int64_t c = min(first + threadIdx.x % kWarp, end_ - 1);
@@ -138,7 +132,7 @@ class V2Batches {
     if constexpr (!by_destination) later_edge_ = {terms_.perm, c};
   }
 
-  // To that batch, which is on its way.
+  // To those, which are on their way.
   __device__ __forceinline__ void advance(int64_t first) {
     const int64_t c = first + threadIdx.x % kWarp;
     const bool is_there = c < end_;
@@ -154,7 +148,6 @@ class V2Batches {
   }
 
   const V2Terms<S>& terms_;
-  Storage& storage_;
   const int64_t end_;
   int node_;
   int64_t edge_;

@@ -35,9 +35,9 @@ using torch::autograd::variable_list;
 struct Chunk {
   int64_t begin, size;
   at::Tensor row, col, eid;
-  at::Tensor is_known;           // [size, 1]: an edge, all of which is in range
-  at::Tensor features;           // accumulate type [size, F]
-  at::Tensor terms;              // accumulate type [size, H, C], before leaky_relu
+  at::Tensor is_known;  // [size, 1]: an edge, all of which is in range
+  at::Tensor features;  // accumulate type [size, F]
+  at::Tensor terms;     // accumulate type [size, H, C], before leaky_relu
 };
 
 // Rows of x and sums of rows, the derivative of one another. On CUDA, where index_add_ sums in any order and
@@ -257,8 +257,7 @@ V2GradientTensors dispatch_backward(const at::Tensor& grad, const V2Operands& o,
 
 struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& x_dst, const Variable& x_src, const Variable& att,
-                          const OptTensor& features, const OptTensor& weight, const V2Operands& o,
-                          bool has_backward) {
+                          const OptTensor& features, const OptTensor& weight, const V2Operands& o, bool has_backward) {
     at::AutoDispatchBelowADInplaceOrView guard;
     at::Tensor logits, signs;
     if (has_backward && x_src.is_cuda()) {
@@ -266,9 +265,8 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
     } else {
       logits = dispatch(o);
     }
-    ctx->save_for_backward(
-        with_structure(o.graph, {x_dst, x_src, att, defined_or_empty(features), defined_or_empty(weight),
-                                 defined_or_empty(o.eid), signs}));
+    ctx->save_for_backward(with_structure(o.graph, {x_dst, x_src, att, defined_or_empty(features),
+                                                    defined_or_empty(weight), defined_or_empty(o.eid), signs}));
     ctx->saved_data["negative_slope"] = o.negative_slope;
     return logits;
   }
@@ -299,9 +297,9 @@ at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weig
                     O colptr, O row, O perm) {
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   const auto requires_grad = [](const O& t) { return t && t->requires_grad(); };
-  const bool has_backward = at::GradMode::is_enabled() && (requires_grad(x_dst) || requires_grad(x_src) ||
-                                                           requires_grad(att) || requires_grad(features) ||
-                                                           requires_grad(weight));
+  const bool has_backward =
+      at::GradMode::is_enabled() && (requires_grad(x_dst) || requires_grad(x_src) || requires_grad(att) ||
+                                     requires_grad(features) || requires_grad(weight));
   return LogitsFunction::apply(x_dst, x_src, att, features, weight, o, has_backward);
 }
 
@@ -315,7 +313,8 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   m.def(("additive_v2_logits(" + operands + ") -> Tensor").c_str());
   m.def(("additive_v2_logits_fwd(" + operands + ") -> (Tensor logits, Tensor signs)").c_str());
   m.def(("additive_v2_logits_bwd(Tensor grad, " + operands +
-         ", bool of_features=True, Tensor? signs=None) -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, Tensor grad_features, "
+         ", bool of_features=True, Tensor? signs=None) -> (Tensor grad_x_dst, Tensor grad_x_src, Tensor grad_att, "
+         "Tensor grad_features, "
          "Tensor grad_weight)")
             .c_str());
 }

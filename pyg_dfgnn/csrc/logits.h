@@ -31,8 +31,8 @@ struct V2Operands {
 // accumulation type.
 using V2GradientTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-// Kernels, of checked operands that have edges; grad [E, H] of the accumulation type. On CUDA the forward pass may leave
-// signs to the backward pass, which makes them again where there are none.
+// Kernels, of checked operands that have edges; grad [E, H] of the accumulation type. On CUDA the forward pass may
+// leave signs to the backward pass, which makes them again where there are none.
 at::Tensor v2_logits_cpu(const V2Operands& operands);
 at::Tensor v2_logits_cuda(const V2Operands& operands);
 std::tuple<at::Tensor, at::Tensor> v2_logits_and_signs_cuda(const V2Operands& operands);

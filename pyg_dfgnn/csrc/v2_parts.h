@@ -49,8 +49,9 @@ class V2Parts {
     const int64_t most = most_ / channels_;
     for (int64_t first = 0; first < count(); first += most) {
       const int64_t size = std::min(most, count() - first);
-      const int64_t width = octets_ ? power_of_two(std::max(size * channels_, least_), channels_) : size * channels_;
-      groups.push_back({first, size, width, octets_ && width >= octet_});
+      const int64_t width = size * channels_, with_zeros = power_of_two(std::max(width, least_), channels_);
+      const bool octets = octets_ && with_zeros >= octet_;
+      groups.push_back({first, size, octets ? with_zeros : width, octets});
     }
     return groups;
   }

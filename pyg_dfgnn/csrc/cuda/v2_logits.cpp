@@ -47,7 +47,8 @@ struct Operands {
     const auto type = accumulate_type(o.x_src.scalar_type());
     rowptr = o.graph.rowptr.contiguous(), col = o.graph.col.contiguous();
     colptr = contiguous(o.graph.colptr), row = contiguous(o.graph.row), perm = contiguous(o.graph.perm);
-    x_dst = split(o.x_dst, parts), x_src = split(o.x_src, parts), att = split(o.att.to(type), parts);
+    x_dst = aligned(split(o.x_dst, parts).contiguous()), x_src = aligned(split(o.x_src, parts).contiguous());
+    att = split(o.att.to(type), parts);
     features = o.features ? aligned(o.features->contiguous()) : at::Tensor(), eid = contiguous(o.eid);
     if (o.edge_dim() > 0) {  // [F, parts, channels]
       weight = split(o.weight->to(type).t().reshape({o.edge_dim(), parts.heads(), parts.head_dim()}), parts);
@@ -59,33 +60,39 @@ struct Operands {
   }
 };
 
+// Rows from this column on.
+void* from_column(const at::Tensor& x, int64_t column) {
+  return static_cast<char*>(x.mutable_data_ptr()) + column * x.element_size();
+}
+
 // Of a group.
 struct Task {
-  at::Tensor x_dst, x_src, att, weight;
+  at::Tensor att, weight;
   cuda::V2Logits task;
 
   Task(const Operands& o, const V2Parts::Group& group) {
-    const int64_t channels = o.att.size(1);
+    const int64_t parts = o.att.size(0), channels = o.att.size(1);
     const auto of_group = [&](const at::Tensor& x) {
       if (!x.defined()) return x;
       return aligned(padded(x.narrow(-2, group.first, group.size), group.width / channels, channels).contiguous());
     };
-    x_dst = of_group(o.x_dst), x_src = of_group(o.x_src), att = of_group(o.att), weight = of_group(o.weight);
-    task = {type_of(x_src),
-            x_dst.size(0),
-            x_src.size(0),
+    att = of_group(o.att), weight = of_group(o.weight);
+    task = {type_of(o.x_src),
+            o.x_dst.size(0),
+            o.x_src.size(0),
             o.col.numel(),
             static_cast<int>(group.size),
             static_cast<int>(channels),
             static_cast<int>(group.width),
-            static_cast<int>(o.att.size(0)),
+            static_cast<int>(parts),
+            parts * channels,
             index_of(o.rowptr),
             index_of(o.col),
             index_of(o.colptr),
             index_of(o.row),
             index_of(o.perm),
-            data_of(x_dst),
-            data_of(x_src),
+            from_column(o.x_dst, group.first * channels),
+            from_column(o.x_src, group.first * channels),
             data_of(att),
             o.negative_slope,
             weight.defined() ? static_cast<int>(weight.size(0)) : 0,
@@ -95,7 +102,6 @@ struct Task {
             data_of(weight),
             group.octets};
   }
-
 };
 
 // Calls visit(task, group, its signs) of each group; signs of groups follow one another.
@@ -109,10 +115,6 @@ void for_each_group(const Operands& o, const V2Parts& parts, const at::Tensor& s
   }
 }
 
-void* from_column(const at::Tensor& x, int64_t column) {
-  return static_cast<char*>(x.mutable_data_ptr()) + column * x.element_size();
-}
-
 at::Tensor empty_signs(const V2Operands& o, const V2Parts& parts) {
   return at::empty({o.num_edges(), parts.sign_bytes()}, o.x_src.options().dtype(at::kByte));
 }
@@ -123,8 +125,8 @@ at::Tensor logits_of(const V2Operands& operands, const V2Parts& parts, const at:
   const Operands o(operands, parts);
   const auto logits = at::empty({operands.num_edges(), parts.count()}, o.att.options());
   for_each_group(o, parts, signs, [&](const Task& t, const auto& group, void* of_group) {
-    C10_CUDA_CHECK(cuda::v2_logits(t.task, from_column(logits, group.first), of_group,
-                                   c10::cuda::getCurrentCUDAStream()));
+    C10_CUDA_CHECK(
+        cuda::v2_logits(t.task, from_column(logits, group.first), of_group, c10::cuda::getCurrentCUDAStream()));
   });
   return parts.of_head() == 1 ? logits : logits.view({-1, parts.heads(), parts.of_head()}).sum(-1);
 }
@@ -145,27 +147,25 @@ V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& op
   const auto parts = operands.parts(/*with_signs=*/true);
   const Operands o(operands, parts);
   const int64_t edge_dim = operands.edge_dim();
-  const auto ds = spread(grad, parts), 
+  const auto ds = spread(grad, parts),
              signs = operands.signs ? operands.signs->contiguous() : empty_signs(operands, parts);
-  std::vector<at::Tensor> x_dst, x_src, att, weight;
+  const auto x_dst = at::empty_like(o.x_dst), x_src = at::empty_like(o.x_src);
+  std::vector<at::Tensor> att, weight;
   at::Tensor features;
   for_each_group(o, parts, signs, [&](const Task& t, const auto& group, void* of_group) {
     if (!operands.signs && group.octets) C10_CUDA_CHECK(cuda::v2_logits(t.task, nullptr, of_group, stream));
-    const auto grad_dst = at::empty_like(t.x_dst), grad_src = at::empty_like(t.x_src);
     const auto grad_features = of_features && o.features.defined() ? at::zeros_like(o.features) : at::Tensor();
     const int64_t shares = cuda::v2_shares(t.task), heads = t.att.size(0);
     const auto terms = at::empty({shares + edge_dim, heads, parts.channels()}, t.att.options());
     const auto partial = at::empty({cuda::v2_partial(t.task)}, t.att.options());
     const cuda::V2Gradients gradients{from_column(ds, group.first),
                                       of_group,
-                                      grad_dst.mutable_data_ptr(),
-                                      grad_src.mutable_data_ptr(),
+                                      from_column(x_dst, group.first * parts.channels()),
+                                      from_column(x_src, group.first * parts.channels()),
                                       grad_features.defined() ? grad_features.mutable_data_ptr() : nullptr,
                                       terms.mutable_data_ptr(),
                                       partial.mutable_data_ptr()};
     C10_CUDA_CHECK(cuda::v2_gradients(t.task, gradients, stream));
-    x_dst.push_back(grad_dst.narrow(1, 0, group.size));
-    x_src.push_back(grad_src.narrow(1, 0, group.size));
     att.push_back((shares == 1 ? terms[0] : terms.narrow(0, 0, shares).sum(0)).narrow(0, 0, group.size));
     weight.push_back(terms.narrow(0, shares, edge_dim).narrow(1, 0, group.size));
     // Of several groups, rounded at the end.
@@ -175,7 +175,7 @@ V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& op
     return join(groups.size() == 1 ? groups[0] : at::cat(groups, dim), parts);
   };
   const auto of_weight = joined(weight, 1).permute({1, 2, 0});  // of [F, H, C]
-  return {joined(x_dst, 1).contiguous(), joined(x_src, 1).contiguous(), joined(att, 0).contiguous(),
+  return {join(x_dst, parts).contiguous(), join(x_src, parts).contiguous(), joined(att, 0).contiguous(),
           features.defined() ? features.to(operands.x_src.scalar_type()) : at::zeros({0}, operands.x_src.options()),
           operands.weight ? of_weight.clone(at::MemoryFormat::Contiguous).view_as(*operands.weight)
                           : at::zeros({0}, o.att.options())};
