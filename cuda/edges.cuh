@@ -53,22 +53,30 @@ __device__ __forceinline__ void for_edge_batches(const Graph& a, const EdgePlan&
   }
 }
 
-// Zeros in the place of results [E, heads], `stride` numbers apart, of entries that no row has: before the first one's
-// begin and behind the last one's end. By a whole grid; of most graphs there are none.
+// Zeros in the place of results [E, heads] of entries that no row has: before the first one's begin and behind the last
+// one's end. By a whole grid; of most graphs there are none.
+template <class Graph, class A>
+__device__ __forceinline__ void clear_no_edges(const Graph& a, A* results) {
+  const int64_t end = clamp_to(a.rowptr[a.num_dst], a.num_edges), begin = clamp_to(a.rowptr[0], end);
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+#pragma unroll 1
+  for (int64_t i = thread; i < begin * a.heads; i += threads) results[i] = A(0);
+#pragma unroll 1
+  for (int64_t i = end * a.heads + thread; i < a.num_edges * a.heads; i += threads) results[i] = A(0);
+}
+
+// The same of results whose entries are `stride` numbers apart.
 template <class Graph, class A>
 __device__ __forceinline__ void clear_no_edges(const Graph& a, A* results, int stride) {
   const int64_t end = clamp_to(a.rowptr[a.num_dst], a.num_edges), begin = clamp_to(a.rowptr[0], end);
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
 #pragma unroll 1
-  for (int64_t e = thread; e < begin + a.num_edges - end; e += threads) {
-    A* const of_entry = results + (e < begin ? e : e - begin + end) * stride;
+  for (int64_t n = thread; n < begin + a.num_edges - end; n += threads) {
+    A* const of_entry = results + (n < begin ? n : n - begin + end) * stride;
     for (int h = 0; h < a.heads; ++h) of_entry[h] = A(0);
   }
-}
-template <class Graph, class A>
-__device__ __forceinline__ void clear_no_edges(const Graph& a, A* results) {
-  clear_no_edges(a, results, a.heads);
 }
 
 }  // namespace dfgnn::cuda

@@ -24,7 +24,7 @@ struct Merge {
   A* number = nullptr;  // [num_rows][heads] or null: the number, or the logarithm of the softmax's sum
   int results = 0;      // how many rows of features a slot has,
   T* rows[2] = {};      // and where they go: [num_rows][heads][features], rows so many numbers apart
-  int64_t pitch = int64_t{heads} * features;
+  int64_t pitch = 0;    // 0: heads * features
 };
 
 // A task is what lanes take at once of the sums of a row and a head: kFeatures of its features.
@@ -226,8 +226,9 @@ __global__ void __launch_bounds__(MergePlan::kThreads, (merge_blocks<typename Ac
 }
 
 template <class T, bool kSoftmax>
-cudaError_t launch_merge(const Merge<T, kSoftmax>& m, cudaStream_t stream) {
+cudaError_t launch_merge(Merge<T, kSoftmax> m, cudaStream_t stream) {
   if (m.units.segments == 0 || m.num_rows == 0) return cudaSuccess;
+  if (m.pitch == 0) m.pitch = int64_t{m.heads} * m.features;
   const MergePlan plan(m.num_rows);
   const auto blocks = static_cast<unsigned>((m.num_rows + plan.rows - 1) / plan.rows);
   const unsigned heads = std::min(std::max(MergePlan::kBlocks / blocks, 1u), static_cast<unsigned>(m.heads));

@@ -93,23 +93,25 @@ struct V2Features {
   static constexpr int blocks(int width, int chunks) {
     return width == 128 ? 5 - chunks : width == 64 ? 7 - 2 * chunks : 8 - 2 * chunks;
   }
+  // Shared memory of a block.
+  __host__ __device__ static constexpr int factor_bytes(int width, int chunks) { return width * chunks * 64; }
+  __host__ __device__ static constexpr int matrix_bytes(int width) {
+    return kV2Octet * (width + 4) * static_cast<int>(sizeof(float));
+  }
+  static int bytes(const V2Logits& task, int chunks) {
+    return factor_bytes(task.width, chunks) + kWarps * (matrix_bytes(task.width) + V2Staged::of_warp(task));
+  }
 };
-
-// Shared memory of a block.
-template <class S, int kChunks>
-int v2_features_bytes(const V2Logits& task) {
-  return static_cast<int>(sizeof(V2FeaturesFactor<S, kChunks>) + V2Features::kWarps * sizeof(V2Matrix<S>)) +
-         V2Staging<S>::bytes(task, V2Features::kWarps);
-}
 
 // Of 8 kChunks features a block (y). Of each x, partial [blocks, y + features, width] gets for all y a share of att's
 // gradient, W's gradient times W (v2_nodes.cuh), and W's gradients.
 template <class S, int kChunks>
 __global__ void __launch_bounds__(V2Features::kThreads, blocks_here(V2Features::blocks(S::kFeatures, kChunks)))
     v2_features_kernel(V2Terms<S> terms, V2Gradients g, float* partial) {
-  using T = typename S::T;
   using Octet = V2Octet<S>;
   using FeaturesFactor = V2FeaturesFactor<S, kChunks>;
+  static_assert(sizeof(FeaturesFactor) == V2Features::factor_bytes(S::kFeatures, kChunks));
+  static_assert(sizeof(V2Matrix<S>) == V2Features::matrix_bytes(S::kFeatures));
   constexpr int kSlots = Octet::kSlots;
   extern __shared__ uint4 memory[];
   __shared__ int64_t offsets_of_warps[V2Features::kWarps][2][kWarp];
@@ -215,7 +217,7 @@ __global__ void __launch_bounds__(V2Features::kThreads, blocks_here(V2Features::
         for (int u = 0; u < 2; ++u) {
           const int64_t offset = offsets[base + 2 * q + u];
           if (offset < 0 || number >= terms.edge_dim) continue;
-          static_cast<T*>(g.features)[offset + number] = from_accumulate<T>(sums[c][u]);
+          terms.put_feature(g, offset + number, sums[c][u]);
         }
       }
     }

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, (gradient_blocks<S, by_dest
 #pragma unroll
               for (int v = 1; v < kCount; ++v) offset = u == v ? offsets[v] : offset;
               if (lane >= kTogether || offset < 0) continue;
-              static_cast<T*>(g.features)[offset + f + j] = from_accumulate<T>(total);
+              terms.put_feature(g, offset + f + j, total);
             }
           });
         }

@@ -106,26 +106,33 @@ struct OctetPlan {
   unsigned of_features;  // blocks, 0: there are no features
 
   explicit OctetPlan(const V2Logits& task) : chunks(task.edge_dim > kV2Octet ? 2 : 1) {
-    int multiprocessors = 0;
-    if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
-    by_destination = rows(task, task.rowptr, task.num_dst, multiprocessors);
-    by_source = rows(task, task.colptr, task.num_src, multiprocessors);
+    const unsigned of_rows = room(V2Nodes::kBlocks, V2Nodes::bytes(task));
+    by_destination = rows(task, task.rowptr, task.num_dst, of_rows);
+    by_source = rows(task, task.colptr, task.num_src, of_rows);
     y = task.edge_dim > 0 ? blocks_of_features(task, chunks * kV2Octet) : 0;
     const int64_t most = (task.num_edges + V2Features::kThreads - 1) / V2Features::kThreads;
-    const int64_t room = int64_t{multiprocessors} * V2Features::blocks(task.width, chunks);
-    of_features = task.edge_dim > 0 ? static_cast<unsigned>(std::min(most, room)) : 0;
+    const unsigned of_edges = room(V2Features::blocks(task.width, chunks), V2Features::bytes(task, chunks));
+    of_features = task.edge_dim > 0 ? static_cast<unsigned>(std::min<int64_t>(most, of_edges)) : 0;
   }
 
  private:
+  // Blocks that a device has room for, of so many a multiprocessor by registers, with so much shared memory.
+  static unsigned room(int of_multiprocessor, int bytes) {
+    constexpr int kBesides = 6 << 10;  // a block's static memory, and what the device takes
+    int multiprocessors = 0, all_bytes = 0;
+    if (device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors) != cudaSuccess) multiprocessors = 1;
+    if (device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, all_bytes) != cudaSuccess) all_bytes = 0;
+    return multiprocessors * std::clamp(all_bytes / (bytes + kBesides), 1, of_multiprocessor);
+  }
+
   // Where rows are short, with units of some 128 entries.
-  static Rows rows(const V2Logits& task, const Index& ptr, int64_t num_rows, int multiprocessors) {
+  static Rows rows(const V2Logits& task, const Index& ptr, int64_t num_rows, unsigned most) {
     constexpr int64_t kEntries = 128, kUnits = 8192;
     RowUnits units = RowPass(ptr, num_rows, task.num_edges, task.width).units();
     const int64_t num_edges = std::max<int64_t>(task.num_edges, 1);
     const int64_t rows = std::min({kEntries * num_rows / num_edges, num_rows / kUnits, int64_t{kWarp}});
     const bool takes_several = num_edges < RowUnits::kShort * num_rows && rows > 1;
     if (takes_several) units.set_rows_per_unit(static_cast<int>(rows), num_rows);
-    const unsigned most = multiprocessors * V2Nodes::kBlocks;
     return {units, takes_several, std::min(most, (units.count + V2Nodes::kWarps - 1) / V2Nodes::kWarps)};
   }
 };
@@ -246,7 +253,7 @@ cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_
       const auto rows = [&]<bool by_destination>(float* partial, float* slots) {
         const OctetPlan::Rows& of = by_destination ? plan.by_destination : plan.by_source;
         auto* const kernel = v2_nodes_kernel<S, by_destination>;
-        const int bytes = V2Staging<S>::bytes(task, V2Nodes::kWarps);
+        const int bytes = V2Nodes::bytes(task);
         const cudaError_t error = allow_shared_memory(kernel, bytes);
         if (error != cudaSuccess) return error;
         kernel<<<of.blocks, V2Nodes::kThreads, bytes, stream>>>(terms, g, of.units, of.takes_several, partial, slots);
@@ -254,7 +261,7 @@ cudaError_t v2_gradients(const V2Logits& task, const V2Gradients& g, cudaStream_
       };
       const auto features = [&]<int kChunks>(float* partial) {
         auto* const kernel = v2_features_kernel<S, kChunks>;
-        const int bytes = v2_features_bytes<S, kChunks>(task);
+        const int bytes = V2Features::bytes(task, kChunks);
         const cudaError_t error = allow_shared_memory(kernel, bytes);
         if (error != cudaSuccess) return error;
         kernel<<<dim3(plan.of_features, plan.y), V2Features::kThreads, bytes, stream>>>(terms, g, partial);

@@ -7,9 +7,9 @@
 
 namespace dfgnn::cuda {
 
-// Types as in attention.h; pointers to features of nodes are 16-byte aligned, and a head is of whole vectors of 16
-// bytes (of f64: of numbers), a power of two of them. Heads may be some of those that nodes and edges have; they have
-// up to 128 numbers.
+// Types as in attention.h; pointers to features of nodes and of edges are aligned to 16 bytes (of f64: to numbers), and
+// a head is of whole vectors of 16 bytes (of f64: of numbers), a power of two of them. Heads may be some of those that
+// nodes and edges have; they have up to 128 numbers.
 struct V2Logits {
   Type type;
   int64_t num_dst, num_src, num_edges;
@@ -32,16 +32,18 @@ struct V2Logits {
 };
 
 // logits A [num_edges, stride], of which the first of every entry are written: NaN where a node or features are out of
-// range, 0 where there is no row. And signs, of as many bytes as v2_sign_bytes says. One of both may be null.
+// range, 0 where there is no row. And signs [num_edges, 8], of octets alone: bytes, or, where the width is 128, of 16
+// bits. One of both may be null.
 cudaError_t v2_logits(const V2Logits& task, void* logits, void* signs, cudaStream_t stream);
 
 // From signs and grad A [num_edges, stride], of which edges that are out of range have no part: T grad_x_dst,
-// grad_x_src and grad_features (written where an edge has them; may be null), and A terms [v2_shares + edge_dim,
-// width], of which the first rows add up to att's gradient and the others are W's, transposed. partial: as many numbers
-// as v2_partial says.
+// grad_x_src and grad_features (written where an edge has them; may be null; or A ones, to which it is added), and A
+// terms [v2_shares + edge_dim, width], of which the first rows add up to att's gradient and the others are W's,
+// transposed. partial: as many numbers as v2_partial says.
 struct V2Gradients {
   const void *grad, *signs;
   void *x_dst, *x_src, *features, *terms, *partial;
+  bool adds_features;
 };
 int v2_shares(const V2Logits& task);
 int64_t v2_partial(const V2Logits& task);

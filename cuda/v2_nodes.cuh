@@ -12,7 +12,8 @@ namespace dfgnn::cuda {
 
 // Warps of a block, which stays until there are no rows.
 struct V2Nodes {
-  static constexpr int kThreads = 128, kWarps = kThreads / kWarp, kBlocks = 6;  // of a multiprocessor
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarp, kBlocks = 6;         // of a multiprocessor
+  static int bytes(const V2Logits& task) { return kWarps * V2Staged::of_warp(task); }  // of shared memory
 };
 
 // takes_several: rows are so short that a warp takes all of a unit's at once, without waiting for each. Of att's
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(V2Nodes::kThreads, blocks_here(V2Nodes::kBlock
       }
     };
     load_own();
-    if (entries.size() == 0) return go_to(last_row);
+    if (entries.size() <= 0) return go_to(last_row);
     V2Entries<S, by_destination> ahead(terms, entries);
     const bool has_several = last_row - first_row > 1;
     int64_t row_of_lane = first_row;
@@ -95,12 +96,11 @@ __global__ void __launch_bounds__(V2Nodes::kThreads, blocks_here(V2Nodes::kBlock
         for (int base = 0; base < count; base += kAtOnce) {  // past the end, of what is no edge
           const auto* const signs = staging.signs(stage, base) + group;
           const float* const grads = staging.grads(stage, base) + head;
-          const int pitch = static_cast<int>(staging.grads(stage, 1) - staging.grads(stage, 0));
 #pragma unroll
           for (int u = 0; u < kAtOnce; ++u) {
             if constexpr (kSeveral) go_to(rows[stage][base + u]);
             const unsigned positive = static_cast<unsigned>(signs[u * kV2Octet]) >> first_slot;
-            const float ds = is_head ? grads[u * pitch] : 0.0f, less = slope * ds;
+            const float ds = is_head ? grads[u * staging.pitch] : 0.0f, less = slope * ds;
 #pragma unroll
             for (int i = 0; i < kEach; ++i) sum[i] += positive >> i & 1 ? ds : less;
           }

@@ -24,7 +24,8 @@ class V2Octet {
   static constexpr int kSlots = S::kSteps * S::kVec, kTiles = kSlots / 2;  // channels of a lane, and products of 16
   static constexpr bool kSplit = sizeof(T) == 4;                           // W and features have low parts
   // Where z of a lane's channels is positive. Signs are [edges, 8]: of an edge, a word of each lane of eight.
-  using Signs = std::conditional_t<(kSlots > 8), uint16_t, uint8_t>;
+  using Signs = std::conditional_t<(S::kFeatures > 64), uint16_t, uint8_t>;
+  static_assert(kSlots <= 8 * static_cast<int>(sizeof(Signs)));
 
   // W [channels, features] as a factor, of eight features after another: its numbers and their low parts.
   using Factor = uint4[kTiles][kSplit ? 2 : 1][kWarp];

@@ -7,20 +7,32 @@
 
 namespace dfgnn::cuda {
 
+// How a warp's shared memory, of two stages, is laid out.
+struct V2Staged {
+  // Between numbers of edges, so that those of neighbours are in other banks.
+  __host__ __device__ static int pitch(const V2Logits& task) {
+    const int heads = task.width / task.channels;
+    return heads < 4 ? heads : heads + 4;
+  }
+  __host__ __device__ static int sign_bytes(int width) { return width > 64 ? 2 * kV2Octet : kV2Octet; }
+  __host__ __device__ static int of_warp(const V2Logits& task) {
+    return 2 * kWarp * (sign_bytes(task.width) + pitch(task) * static_cast<int>(sizeof(float)));
+  }
+};
+
 template <class S>
 class V2Staging {
  public:
   using Signs = typename V2Octet<S>::Signs;
 
-  // Of `warps` warps.
-  static int bytes(const V2Logits& task, int warps) { return warps * of_warp(task); }
+  const int pitch;  // numbers between gradients of edges
 
   // memory: of the block, aligned to 16 bytes.
   __device__ __forceinline__ V2Staging(const V2Terms<S>& terms, const V2Gradients& g, void* memory)
-      : terms_(terms),
+      : pitch(V2Staged::pitch(terms)),
+        terms_(terms),
         g_(g),
-        stages_(static_cast<char*>(memory) + threadIdx.x / kWarp * of_warp(terms)),
-        pitch_(pitch(terms)),
+        stages_(static_cast<char*>(memory) + threadIdx.x / kWarp * V2Staged::of_warp(terms)),
         has_vectors_((terms.heads | terms.stride) % 4 == 0 && reinterpret_cast<uintptr_t>(g.grad) % 16 == 0) {}
 
   // Starts to copy what is of the lane's edge; zeros where there is none.
@@ -49,26 +61,18 @@ class V2Staging {
 
   // Of the t-th edge: the words of eight lanes; gradients of heads.
   __device__ __forceinline__ Signs* signs(int stage, int t) const {
-    return reinterpret_cast<Signs*>(stages_ + stage * kWarp * (kOfEdge + pitch_ * 4) + t * kOfEdge);
+    return reinterpret_cast<Signs*>(stages_ + stage * kWarp * (kOfEdge + pitch * 4) + t * kOfEdge);
   }
   __device__ __forceinline__ float* grads(int stage, int t) const {
-    return reinterpret_cast<float*>(signs(stage, kWarp)) + t * pitch_;
+    return reinterpret_cast<float*>(signs(stage, kWarp)) + t * pitch;
   }
 
  private:
   static constexpr int kOfEdge = kV2Octet * sizeof(Signs);
 
-  // Numbers of an edge, so that those of neighbours are in other banks. (Heads behind which there are zeros are read.)
-  __host__ __device__ static int pitch(const V2Logits& task) {
-    const int heads = task.width / task.channels;
-    return heads < 4 ? heads : heads + 4;
-  }
-  __host__ __device__ static int of_warp(const V2Logits& task) { return 2 * kWarp * (kOfEdge + pitch(task) * 4); }
-
   const V2Terms<S>& terms_;
   const V2Gradients& g_;
   char* const stages_;
-  const int pitch_;
   const bool has_vectors_;
 };
 

@@ -62,6 +62,14 @@ struct V2Terms : V2Logits {
   __device__ __forceinline__ int64_t offset_of_features(int64_t e) const {
     return edge_dim == 0 ? 0 : offset_of_row(eid[e]);
   }
+  // Stores or adds a number of the gradients of features.
+  __device__ __forceinline__ void put_feature(const V2Gradients& g, int64_t at, A x) const {
+    if (g.adds_features) {
+      static_cast<A*>(g.features)[at] += x;
+    } else {
+      static_cast<T*>(g.features)[at] = from_accumulate<T>(x);
+    }
+  }
   __device__ __forceinline__ int64_t offset_of_row(int64_t row) const {
     return static_cast<uint64_t>(row) < static_cast<uint64_t>(num_features) ? row * edge_dim : -1;
   }

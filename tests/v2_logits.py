@@ -44,6 +44,14 @@ def v2_operands(csr: Csr, heads=2, channels=5, width=3, dtype=torch.float32) -> 
     return [normal(csr, *shape, dtype=dtype) for shape in shapes]
 
 
+def v2_integers(csr: Csr, heads, channels, width, dtype) -> list[Tensor]:
+    """Operands of which no number before the leaky_relu is rounded, nor nearer to 0 than a half."""
+    operands = v2_operands(csr, heads, channels, width, dtype)
+    x_dst, x_src, att, *edges = operands
+    whole = [(4 * x).clamp(-8, 8).round() for x in (x_dst, x_src)]
+    return [whole[0] + 0.5, whole[1], att, *((2 * x).clamp(-3, 3).round() for x in edges)]
+
+
 def v2_logits(csr: Csr, x_dst, x_src, att, features=None, weight=None, slope=SLOPE) -> Tensor:
     return ops.additive_v2_logits(x_dst, x_src, att, graph_of(csr), slope, features, weight)
 

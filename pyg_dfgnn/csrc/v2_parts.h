@@ -10,7 +10,7 @@ namespace dfgnn {
 
 class V2Parts {
  public:
-  // Of the parts that follow one another from `first` on; with zeros behind them they are a row of `width` numbers.
+  // Parts one after another from `first` on; with zeros behind them they are a row of `width` numbers.
   struct Group {
     int64_t first, size, width;
     bool octets;  // by tensor cores (cuda/v2_logits.h)
@@ -30,10 +30,13 @@ class V2Parts {
     octets_ = type != at::kDouble && negative_slope <= 1 && most_ >= least;
     if (!octets_) most_ = kMost;
     least_ = octets_ ? (with_signs ? least : vector) : 0;
-    const int64_t most_of_head = std::min(most_, kLanes * vector);
-    parts_ = std::max<int64_t>((head_dim + most_of_head - 1) / most_of_head, 1);
-    channels_ = power_of_two((head_dim + parts_ - 1) / parts_, vector);
     octet_ = least;
+    channels_ = std::min(power_of_two(head_dim, vector), std::min(most_, kLanes * vector));
+    const auto with_zeros = [&](int64_t channels) { return (head_dim + channels - 1) / channels * channels; };
+    for (int64_t fewer = channels_ / 2; fewer >= kFewest; fewer /= 2) {  // more parts, if that saves an eighth of them
+      if (8 * with_zeros(fewer) <= 7 * with_zeros(channels_)) channels_ = fewer;
+    }
+    parts_ = with_zeros(channels_) / channels_;
   }
 
   // A score is a sum over channels, so that a head may be several parts, each a head to kernels, of as many channels, a
@@ -63,7 +66,7 @@ class V2Parts {
   }
 
  private:
-  static constexpr int64_t kMost = 128, kLanes = 32;
+  static constexpr int64_t kMost = 128, kLanes = 32, kFewest = 32;
   // Of W as a factor of octets in shared memory, of which all devices have so much, and a multiprocessor of 9.0 three
   // times.
   static constexpr int64_t kFactor = 64 << 10;

@@ -77,10 +77,8 @@ def additive_v2_logits(
 
     (Brody et al., How Attentive are Graph Attention Networks?, 2022.)
 
-    In memory proportional to the edges. On the CPU, and on CUDA where a head has up to 128 channels
-    (256 in half precision, 32 in float64), rounded up to a power of two, and all heads 512 (128 in
-    float64), kernels make them; else what has channels, too, is made for some edges at a time, as
-    it is for second derivatives.
+    In memory proportional to the edges: with a backward pass on CUDA, a bit for each channel, too.
+    Second derivatives are made for some edges at a time.
 
     Args:
         x_dst: ``[num_dst, heads, head_dim]``, of the dtype of ``x_src``.

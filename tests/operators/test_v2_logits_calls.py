@@ -227,3 +227,78 @@ def test_opcheck(width, channels, device):
         kwargs["of_features"] = of_features
         arguments = (grad, g.rowptr, g.col)
         torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits_bwd, arguments, kwargs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("heads", "channels", "width"), [(1, 4, 3), (3, 16, 0), (8, 16, 8), (2, 200, 40)]
+)
+def test_signs_of_the_forward_pass(heads, channels, width, dtype, cuda):
+    """They are what the backward pass makes of the operands without them."""
+    csr = graphs.mixed(cuda)
+    g = graph_of(csr)
+    operands = v2_operands(csr, heads, channels, width, dtype)
+    kwargs = dict(zip(OPERANDS, operands, strict=False), negative_slope=SLOPE)
+    kwargs |= {"eid": g.eid} if width else {}
+    logits, signs = torch.ops.dfgnn.additive_v2_logits_fwd(g.rowptr, g.col, **kwargs)
+    expected = torch.ops.dfgnn.additive_v2_logits(g.rowptr, g.col, **kwargs)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-4)
+    assert signs.dtype == torch.uint8
+    assert (signs.numel() == 0) == (dtype == torch.float64)
+    torch.library.opcheck(torch.ops.dfgnn.additive_v2_logits_fwd, (g.rowptr, g.col), kwargs)
+
+    backward = torch.ops.dfgnn.additive_v2_logits_bwd
+    grad = normal(csr, csr.capacity, heads)
+    for a, b in zip(
+        backward(grad, g.rowptr, g.col, **kwargs, signs=signs),
+        backward(grad, g.rowptr, g.col, **kwargs),
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+    grads = grad.new_empty(grad.numel() + 1)[1:].view_as(grad).copy_(grad)  # not aligned
+    for a, b in zip(
+        backward(grads, g.rowptr, g.col, **kwargs, signs=signs),
+        backward(grad, g.rowptr, g.col, **kwargs),
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+    for wrong in (signs[1:], signs.float(), signs.cpu()):
+        with pytest.raises(RuntimeError, match="signs: expected"):
+            backward(grad, g.rowptr, g.col, **kwargs, signs=wrong)
+
+
+def test_calls_without_signs(cuda):
+    csr = graphs.mixed(cuda)
+    g = graph_of(csr)
+    for width, slope in ((0, 2.0), (257, SLOPE)):
+        operands = dict(zip(OPERANDS, v2_operands(csr, 2, 16, width), strict=False))
+        eid = {"eid": g.eid} if width else {}
+        logits, signs = torch.ops.dfgnn.additive_v2_logits_fwd(
+            g.rowptr, g.col, **operands, **eid, negative_slope=slope
+        )
+        assert signs.shape == (csr.capacity, 0)
+        assert logits.isfinite().all()
+
+
+def test_features_whose_gradients_are_sums_over_groups_of_heads(device):
+    """That cancel, and are rounded once."""
+    csr = graphs.from_rows([[0, 1], [1]], 2).to(device)
+    heads, channels = 2, 128
+    x = torch.ones(2, heads, channels, device=device, dtype=torch.float16)
+    att = torch.ones(heads, channels, device=device, dtype=torch.float16)
+    features = torch.ones(csr.capacity, 2, device=device, dtype=torch.float16).requires_grad_()
+    weight = torch.full((heads, channels, 2), 600.0, device=device, dtype=torch.float16)
+    weight[1] = -599.5  # either sum is out of range of 16 bits
+    logits = v2_logits(csr, x, x, att, features, weight.flatten(0, 1), slope=1.0)
+    logits.sum().backward()
+    assert (features.grad == channels / 2).all()
+
+
+def test_infinite_nodes_without_edges(device):
+    """Have no part in the gradients, although att's is made of sums over nodes."""
+    csr = graphs.from_rows([[0, 1], [], [2, 0, 1]], 4).to(device)
+    x_dst, x_src, att, features, weight = v2_operands(csr, 2, 16, 8)
+    x_dst[1], x_src[3] = float("inf"), float("nan")
+    leaves = [t.requires_grad_() for t in (x_dst, x_src, att, features, weight)]
+    v2_logits(csr, *leaves).sum().backward()
+    assert all(t.grad.isfinite().all() for t in leaves)

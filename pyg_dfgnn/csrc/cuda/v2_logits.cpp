@@ -53,16 +53,19 @@ struct Operands {
     if (o.edge_dim() > 0) {  // [F, parts, channels]
       weight = split(o.weight->to(type).t().reshape({o.edge_dim(), parts.heads(), parts.head_dim()}), parts);
     }
-    check_sizes(x_dst.size(0), x_src.size(0), parts.count(), parts.channels());
+    check_sizes(x_dst.size(0), x_src.size(0), parts.heads(), parts.of_head() * parts.channels());
     constexpr int64_t kMost = 4 * 65535;  // four and more a block
     TORCH_CHECK(o.edge_dim() <= kMost, "features: expected at most ", kMost, " numbers of an edge on CUDA, got ",
                 o.edge_dim());
   }
 };
 
-// Rows from this column on.
-void* from_column(const at::Tensor& x, int64_t column) {
-  return static_cast<char*>(x.mutable_data_ptr()) + column * x.element_size();
+// From this number on.
+const void* data_from(const at::Tensor& x, int64_t number) {
+  return static_cast<const char*>(x.const_data_ptr()) + number * x.element_size();
+}
+void* mutable_from(const at::Tensor& x, int64_t number) {
+  return static_cast<char*>(x.mutable_data_ptr()) + number * x.element_size();
 }
 
 // Of a group.
@@ -91,8 +94,8 @@ struct Task {
             index_of(o.colptr),
             index_of(o.row),
             index_of(o.perm),
-            from_column(o.x_dst, group.first * channels),
-            from_column(o.x_src, group.first * channels),
+            data_from(o.x_dst, group.first * channels),
+            data_from(o.x_src, group.first * channels),
             data_of(att),
             o.negative_slope,
             weight.defined() ? static_cast<int>(weight.size(0)) : 0,
@@ -104,14 +107,14 @@ struct Task {
   }
 };
 
-// Calls visit(task, group, its signs) of each group; signs of groups follow one another.
+// Calls visit(task, group, the place of its signs): those of groups follow one another.
 template <class Visit>
-void for_each_group(const Operands& o, const V2Parts& parts, const at::Tensor& signs, const Visit& visit) {
-  auto* of_group = signs.defined() ? signs.mutable_data_ptr<uint8_t>() : nullptr;
+void for_each_group(const Operands& o, const V2Parts& parts, const Visit& visit) {
+  int64_t place = 0;
   for (const V2Parts::Group& group : parts.groups()) {
     const Task t(o, group);
-    visit(t, group, of_group);
-    if (of_group) of_group += group.sign_bytes() * t.task.num_edges;
+    visit(t, group, place);
+    place += group.sign_bytes() * t.task.num_edges;
   }
 }
 
@@ -124,9 +127,10 @@ at::Tensor logits_of(const V2Operands& operands, const V2Parts& parts, const at:
   const c10::cuda::CUDAGuard guard(operands.x_src.device());
   const Operands o(operands, parts);
   const auto logits = at::empty({operands.num_edges(), parts.count()}, o.att.options());
-  for_each_group(o, parts, signs, [&](const Task& t, const auto& group, void* of_group) {
-    C10_CUDA_CHECK(
-        cuda::v2_logits(t.task, from_column(logits, group.first), of_group, c10::cuda::getCurrentCUDAStream()));
+  for_each_group(o, parts, [&](const Task& t, const auto& group, int64_t place) {
+    void* const of_group = signs.defined() ? mutable_from(signs, place) : nullptr;
+    const auto stream = c10::cuda::getCurrentCUDAStream();
+    C10_CUDA_CHECK(cuda::v2_logits(t.task, mutable_from(logits, group.first), of_group, stream));
   });
   return parts.of_head() == 1 ? logits : logits.view({-1, parts.heads(), parts.of_head()}).sum(-1);
 }
@@ -148,35 +152,38 @@ V2GradientTensors v2_gradients_cuda(const at::Tensor& grad, const V2Operands& op
   const Operands o(operands, parts);
   const int64_t edge_dim = operands.edge_dim();
   const auto ds = spread(grad, parts),
-             signs = operands.signs ? operands.signs->contiguous() : empty_signs(operands, parts);
+             signs = operands.signs ? aligned(operands.signs->contiguous()) : empty_signs(operands, parts);
   const auto x_dst = at::empty_like(o.x_dst), x_src = at::empty_like(o.x_src);
   std::vector<at::Tensor> att, weight;
-  at::Tensor features;
-  for_each_group(o, parts, signs, [&](const Task& t, const auto& group, void* of_group) {
-    if (!operands.signs && group.octets) C10_CUDA_CHECK(cuda::v2_logits(t.task, nullptr, of_group, stream));
-    const auto grad_features = of_features && o.features.defined() ? at::zeros_like(o.features) : at::Tensor();
+  // Groups add up their shares of the gradients of features, which are rounded in the end.
+  const bool adds = parts.groups().size() > 1, has_features = of_features && o.features.defined();
+  const auto features = has_features ? at::zeros_like(o.features, adds ? o.att.options() : o.features.options())
+                                     : at::zeros({0}, o.x_src.options());
+  for_each_group(o, parts, [&](const Task& t, const auto& group, int64_t place) {
+    if (!operands.signs && group.octets) {
+      C10_CUDA_CHECK(cuda::v2_logits(t.task, nullptr, mutable_from(signs, place), stream));
+    }
     const int64_t shares = cuda::v2_shares(t.task), heads = t.att.size(0);
     const auto terms = at::empty({shares + edge_dim, heads, parts.channels()}, t.att.options());
     const auto partial = at::empty({cuda::v2_partial(t.task)}, t.att.options());
-    const cuda::V2Gradients gradients{from_column(ds, group.first),
-                                      of_group,
-                                      from_column(x_dst, group.first * parts.channels()),
-                                      from_column(x_src, group.first * parts.channels()),
-                                      grad_features.defined() ? grad_features.mutable_data_ptr() : nullptr,
+    const cuda::V2Gradients gradients{data_from(ds, group.first),
+                                      data_from(signs, place),
+                                      mutable_from(x_dst, group.first * parts.channels()),
+                                      mutable_from(x_src, group.first * parts.channels()),
+                                      has_features ? features.mutable_data_ptr() : nullptr,
                                       terms.mutable_data_ptr(),
-                                      partial.mutable_data_ptr()};
+                                      partial.mutable_data_ptr(),
+                                      adds};
     C10_CUDA_CHECK(cuda::v2_gradients(t.task, gradients, stream));
-    att.push_back((shares == 1 ? terms[0] : terms.narrow(0, 0, shares).sum(0)).narrow(0, 0, group.size));
+    att.push_back(terms.narrow(0, 0, shares).sum(0).narrow(0, 0, group.size));
     weight.push_back(terms.narrow(0, shares, edge_dim).narrow(1, 0, group.size));
-    // Of several groups, rounded at the end.
-    features = features.defined() ? features.to(t.att.scalar_type()).add_(grad_features) : grad_features;
   });
   const auto joined = [&](const std::vector<at::Tensor>& groups, int64_t dim) {
     return join(groups.size() == 1 ? groups[0] : at::cat(groups, dim), parts);
   };
   const auto of_weight = joined(weight, 1).permute({1, 2, 0});  // of [F, H, C]
   return {join(x_dst, parts).contiguous(), join(x_src, parts).contiguous(), joined(att, 0).contiguous(),
-          features.defined() ? features.to(operands.x_src.scalar_type()) : at::zeros({0}, operands.x_src.options()),
+          features.to(operands.x_src.scalar_type()),
           operands.weight ? of_weight.clone(at::MemoryFormat::Contiguous).view_as(*operands.weight)
                           : at::zeros({0}, o.att.options())};
 }
