@@ -20,11 +20,13 @@ struct V2Operands {
   std::optional<at::Tensor> signs = {};  // [E, bytes] of the forward pass (V2Parts)
 
   int64_t num_edges() const { return graph.col.numel(); }
-  int64_t edge_dim() const { return features.has_value() ? features->size(1) : 0; }
+  // Sizes that graphs do not change. (Those of a tensor's other dimensions stay symbols where they are.)
+  int64_t edge_dim() const { return features.has_value() ? fixed_size(*features, 1) : 0; }
   bool has_edges() const { return num_edges() > 0 && x_dst.size(0) > 0; }
   V2Parts parts(bool with_signs) const {
-    return {x_src.scalar_type(), att.size(0), att.size(1), edge_dim(), negative_slope, with_signs};
+    return {x_src.scalar_type(), fixed_size(att, 0), fixed_size(att, 1), edge_dim(), negative_slope, with_signs};
   }
+  static int64_t fixed_size(const at::Tensor& x, int64_t dim) { return x.sym_size(dim).guard_int(__FILE__, __LINE__); }
 };
 
 // Of x_dst, x_src, att, features, which may be left out, and weight; kernels have those of att and weight in the

@@ -5,6 +5,8 @@ import pytest
 import torch
 from calls import normal
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from v2_logits import OPERANDS, ROWS, SLOPE, check_v2, graph_of, v2_logits, v2_operands
 
 from pyg_dfgnn import ops
@@ -265,6 +267,30 @@ def test_signs_of_the_forward_pass(heads, channels, width, dtype, cuda):
     for wrong in (signs[1:], signs.float(), signs.cpu()):
         with pytest.raises(RuntimeError, match="signs: expected"):
             backward(grad, g.rowptr, g.col, **kwargs, signs=wrong)
+
+
+def test_sizes_of_graphs_stay_symbols():
+    """What compiled code sees of the operators that autograd calls on CUDA."""
+    csr = graphs.mixed()
+    g, operands = graph_of(csr), v2_operands(csr)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+
+    def fake(t: Tensor, first: DimDynamic = DimDynamic.DYNAMIC) -> Tensor:
+        sizes = [first, *[DimDynamic.STATIC] * (t.dim() - 1)]
+        return mode.from_tensor(t, symbolic_context=StatelessSymbolicContext(sizes))
+
+    x_dst, x_src, features = (fake(operands[i]) for i in (0, 1, 3))
+    att, weight = (fake(operands[i], DimDynamic.STATIC) for i in (2, 4))
+    rowptr, col, eid = (fake(t) for t in (g.rowptr, g.col, g.eid))
+    kwargs = dict(zip(OPERANDS, (x_dst, x_src, att, features, weight), strict=True), eid=eid)
+    with mode:
+        logits, signs = torch.ops.dfgnn.additive_v2_logits_fwd(rowptr, col, **kwargs)
+        gradients = torch.ops.dfgnn.additive_v2_logits_bwd(
+            logits, rowptr, col, **kwargs, signs=signs
+        )
+    for found in (logits, signs, gradients[0], gradients[3], x_dst):
+        assert isinstance(found.shape[0], torch.SymInt)
+    assert signs.shape[1] == 8
 
 
 def test_calls_without_signs(cuda):
