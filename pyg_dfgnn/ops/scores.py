@@ -77,8 +77,8 @@ def additive_v2_logits(
 
     (Brody et al., How Attentive are Graph Attention Networks?, 2022.)
 
-    In memory proportional to the edges: with a backward pass on CUDA, a bit for each channel, too.
-    Second derivatives are made for some edges at a time.
+    In memory proportional to the edges, with a bit for each channel where there is a backward pass
+    on CUDA. Second derivatives are made for some edges at a time.
 
     Args:
         x_dst: ``[num_dst, heads, head_dim]``, of the dtype of ``x_src``.
