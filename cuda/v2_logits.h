@@ -31,9 +31,9 @@ struct V2Logits {
   bool octets;
 };
 
-// logits A [num_edges, stride], of which the first of every entry are written: NaN where a node or features are out of
-// range, 0 where there is no row. And signs [num_edges, 8], of octets alone: bytes, or, where the width is 128, of 16
-// bits. One of both may be null.
+// logits A [num_edges, stride], of which the first `heads` of every entry are written: NaN where a node or features are
+// out of range, 0 where there is no row. And signs [num_edges, 8], of octets alone: bytes, or, where the width is 128,
+// of 16 bits. One of both may be null.
 cudaError_t v2_logits(const V2Logits& task, void* logits, void* signs, cudaStream_t stream);
 
 // From signs and grad A [num_edges, stride], of which edges that are out of range have no part: T grad_x_dst,
