@@ -182,7 +182,7 @@ def heads(scope: Scope) -> Iterator[Case]:
 
 def edge_features(scope: Scope) -> Iterator[Case]:
     """PyG compiled on batches and without self-loops alone, for the minutes that takes; a graph of
-    long rows on GPUs alone."""
+    long rows on GPUs alone; many features on one batch alone."""
     dtype = scope.dtypes[0]
     long_rows = () if scope.quick or scope.device == "cpu" else ("Tolokers",)
     for name in scope.select(*spread(scope), *long_rows):
@@ -190,8 +190,12 @@ def edge_features(scope: Scope) -> Iterator[Case]:
         for layer in LAYERS[:2] if scope.quick else LAYERS:
             for self_loops in (False,) if layer == "TransformerConv" else (False, True):
                 is_compiled = may_compile and not self_loops
-                for backend in ("auto", "pyg", *(("compiled",) if is_compiled else ())):
-                    yield EdgeLayer(name, scope.size(name), layer, dtype, backend, self_loops)
+                many = (64,) if is_compiled and name == "PATTERN" else ()
+                for edge_dim in (8, *many):
+                    for backend in ("auto", "pyg", *(("compiled",) if is_compiled else ())):
+                        yield EdgeLayer(
+                            name, scope.size(name), layer, dtype, backend, self_loops, edge_dim
+                        )
 
 
 def end_to_end(scope: Scope) -> Iterator[Case]:

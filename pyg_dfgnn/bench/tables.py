@@ -156,8 +156,9 @@ def heads(rows: list[Row]) -> list[Table]:
 
 def edge_features(rows: list[Row]) -> list[Table]:
     loops = lambda row: "yes" if row["self_loops"] else "no"  # noqa: E731
+    width = lambda row: str(row["edge_dim"])  # noqa: E731
     index = {"graph": graph, "layer": lambda row: row["layer"], "self-loops": loops}
-    return [pivot(f"Layers: {MS}", rows, index, backend)]
+    return [pivot(f"Layers: {MS}", rows, index | {"features": width}, backend)]
 
 
 def end_to_end(rows: list[Row]) -> list[Table]:

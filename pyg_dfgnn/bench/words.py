@@ -80,9 +80,9 @@ SECTION_TEXTS = {
     "batch-size": ("Batches from few graphs to many."),
     "heads": ("One head of 128 features, and eight of 16."),
     "edge-features": (
-        "Whole layers, 8 heads of 16 channels, with 128 features a node and 8 an edge; gradients "
-        "of both and of all parameters. The features of self-loops, where the layer adds them, are "
-        "means, as PyG has it."
+        "Whole layers, 8 heads of 16 channels, with 128 features a node and so many an edge; "
+        "gradients of both and of all parameters. The features of self-loops, where the layer adds "
+        "them, are means, as PyG has it."
     ),
     "end-to-end": (
         "A training step of a whole model: collation of the batch, copy, structure, forward, "
