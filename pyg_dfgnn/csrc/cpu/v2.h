@@ -50,10 +50,12 @@ struct V2 {
   static constexpr int G = 4, L = lanes<A>;  // edges at a time
 
   static int64_t width(const V2Args& args) { return args.heads * args.channels; }
-  // Of A: features of G edges and their gradients, d of these edges, and the sum of a row.
+  // Of A: features of G edges and their gradients, d of these edges and what it is made of, and the sum of a row.
   static int64_t scratch(const V2Args& args) {
-    return 2 * G * padded<A>(args.edge_dim) + (G + 1) * padded<A>(width(args));
+    return 2 * G * padded<A>(args.edge_dim) + (2 * G + 1) * padded<A>(width(args));
   }
+  // Heads that are less than a vector are taken together, several in one.
+  static bool are_narrow(const V2Args& args) { return args.channels < L && args.heads > 1; }
 
   // Edges, with their features as numbers.
   struct Group {
@@ -131,15 +133,33 @@ struct V2 {
     const int64_t H = args.heads, C = args.channels;
     const A negative_slope = A(args.negative_slope);
     A* out = as<A>(args.logits);
+    const int64_t stride = padded<A>(width(args));
+    A* const products = as<A>(memory) + G * padded<A>(args.edge_dim);  // [G, stride], of narrow heads
     const auto take = [&](const Group& group) {
+      const auto terms = [&](Vector<A>(&x)[G], const auto& load_columns) __attribute__((always_inline)) {
+        Vector<A> z[G];
+        group.columns(z, load_columns);
+        const Vector<A> att = load_columns(as<A>(args.att));
+        for (int g = 0; g < G; ++g) x[g] = att * slope(z[g], negative_slope) * z[g];
+      };
+      if (are_narrow(args)) {
+        for_columns(0, H * C, [&](int64_t c, const auto& load_columns) __attribute__((always_inline)) {
+          Vector<A> x[G];
+          terms(x, load_columns);
+          for (int g = 0; g < G; ++g) store(products + g * stride + c, x[g]);
+        });
+      }
       for (int64_t h = 0; h < H; ++h) {
         Vector<A> sums[G] = {};
-        for_columns(h * C, (h + 1) * C, [&](int64_t, const auto& load_columns) __attribute__((always_inline)) {
-          Vector<A> z[G];
-          group.columns(z, load_columns);
-          const Vector<A> att = load_columns(as<A>(args.att));
-          for (int g = 0; g < G; ++g) sums[g] += att * slope(z[g], negative_slope) * z[g];
-        });
+        if (are_narrow(args)) {
+          for (int g = 0; g < G; ++g) sums[g] = load(products + g * stride + h * C, int(C));
+        } else {
+          for_columns(h * C, (h + 1) * C, [&](int64_t, const auto& load_columns) __attribute__((always_inline)) {
+            Vector<A> x[G];
+            terms(x, load_columns);
+            for (int g = 0; g < G; ++g) sums[g] += x[g];
+          });
+        }
         A dots[G];
         write_sums(sums, dots);
         for (int g = 0; g < group.n; ++g) out[group.entry[g].edge * H + h] = dots[g];
@@ -156,7 +176,7 @@ struct V2 {
     const A negative_slope = A(args.negative_slope);
     const int64_t begin = args.num_edges * task / args.tasks, end = args.num_edges * (task + 1) / args.tasks;
     A *features = as<A>(memory), *of_features = features + G * padded<A>(F), *d = of_features + G * padded<A>(F);
-    A* sum = d + G * stride;
+    A *const factors = d + G * stride, *const sum = factors + G * stride;  // of d, by columns of narrow heads
     A* of_att = args.sums ? as<A>(args.sums) + task * (1 + F) * size : nullptr;
     if (of_att) fill(of_att, (1 + F) * size, A(0));
     int64_t row = -1;
@@ -170,20 +190,33 @@ struct V2 {
       is_first = false;
     };
     const auto take = [&](const Group& group) {
+      const auto take_columns = [&](int64_t c, int64_t end, const auto& load_columns, const auto& factor_of)
+                                    __attribute__((always_inline)) {
+                                      const int n = int(c + L <= end ? L : end - c);
+                                      Vector<A> z[G], weighted = {};
+                                      group.columns(z, load_columns);
+                                      const Vector<A> att = load_columns(as<A>(args.att));
+                                      for (int g = 0; g < G; ++g) {
+                                        const Vector<A> x = factor_of(g) * slope(z[g], negative_slope);
+                                        weighted += x * z[g];
+                                        store(d + g * stride + c, x * att, n);
+                                      }
+                                      if (of_att) store(of_att + c, load_columns(of_att) + weighted, n);
+                                    };
       for (int64_t h = 0; h < H; ++h) {
         A ds[G];
         for (int g = 0; g < G; ++g) ds[g] = g < group.n ? as<A>(args.grad)[group.entry[g].edge * H + h] : A(0);
+        if (are_narrow(args)) {
+          for (int g = 0; g < G; ++g) store(factors + g * stride + h * C, broadcast(ds[g]), int(C));
+          continue;
+        }
         for_columns(h * C, (h + 1) * C, [&](int64_t c, const auto& load_columns) __attribute__((always_inline)) {
-          const int n = int(c + L <= (h + 1) * C ? L : (h + 1) * C - c);
-          Vector<A> z[G], weighted = {};
-          group.columns(z, load_columns);
-          const Vector<A> att = load_columns(as<A>(args.att));
-          for (int g = 0; g < G; ++g) {
-            const Vector<A> x = ds[g] * slope(z[g], negative_slope);
-            weighted += x * z[g];
-            store(d + g * stride + c, x * att, n);
-          }
-          if (of_att) store(of_att + c, load_columns(of_att) + weighted, n);
+          take_columns(c, (h + 1) * C, load_columns, [&](int g) { return ds[g]; });
+        });
+      }
+      if (are_narrow(args)) {
+        for_columns(0, size, [&](int64_t c, const auto& load_columns) __attribute__((always_inline)) {
+          take_columns(c, size, load_columns, [&](int g) { return load(factors + g * stride + c); });
         });
       }
       for (int g = 0; g < group.n; ++g) {
@@ -219,7 +252,7 @@ struct V2 {
         write_row(as<T>(args.grad_features) + group.entry[g].features * F, of_features + g * padded<A>(F), A(1), F);
       }
     };
-    fill(d, G * stride, A(0));
+    fill(d, 2 * G * stride, A(0));  // and factors
     for_groups(args, begin, end, features, take, [](const auto&) {});
     end_row(true);
   }
