@@ -99,6 +99,8 @@ struct V2 {
     }
   };
 
+  static int rest_of(int64_t c, int64_t end) { return int(c + L <= end ? L : end - c); }  // of a vector
+
   // Calls f(column, load_columns) for vectors of a head's columns, and for what is left of them.
   template <class F>
   DFGNN_INLINE static void for_columns(int64_t begin, int64_t end, const F& f) {
@@ -190,19 +192,17 @@ struct V2 {
       is_first = false;
     };
     const auto take = [&](const Group& group) {
-      const auto take_columns = [&](int64_t c, int64_t end, const auto& load_columns, const auto& factor_of)
-                                    __attribute__((always_inline)) {
-                                      const int n = int(c + L <= end ? L : end - c);
-                                      Vector<A> z[G], weighted = {};
-                                      group.columns(z, load_columns);
-                                      const Vector<A> att = load_columns(as<A>(args.att));
-                                      for (int g = 0; g < G; ++g) {
-                                        const Vector<A> x = factor_of(g) * slope(z[g], negative_slope);
-                                        weighted += x * z[g];
-                                        store(d + g * stride + c, x * att, n);
-                                      }
-                                      if (of_att) store(of_att + c, load_columns(of_att) + weighted, n);
-                                    };
+      const auto some = [&](int64_t c, int n, const auto& columns, const auto& ds) __attribute__((always_inline)) {
+        Vector<A> z[G], weighted = {};
+        group.columns(z, columns);
+        const Vector<A> att = columns(as<A>(args.att));
+        for (int g = 0; g < G; ++g) {
+          const Vector<A> x = ds(g) * slope(z[g], negative_slope);
+          weighted += x * z[g];
+          store(d + g * stride + c, x * att, n);
+        }
+        if (of_att) store(of_att + c, columns(of_att) + weighted, n);
+      };
       for (int64_t h = 0; h < H; ++h) {
         A ds[G];
         for (int g = 0; g < G; ++g) ds[g] = g < group.n ? as<A>(args.grad)[group.entry[g].edge * H + h] : A(0);
@@ -211,12 +211,12 @@ struct V2 {
           continue;
         }
         for_columns(h * C, (h + 1) * C, [&](int64_t c, const auto& load_columns) __attribute__((always_inline)) {
-          take_columns(c, (h + 1) * C, load_columns, [&](int g) { return ds[g]; });
+          some(c, rest_of(c, (h + 1) * C), load_columns, [&](int g) { return ds[g]; });
         });
       }
       if (are_narrow(args)) {
         for_columns(0, size, [&](int64_t c, const auto& load_columns) __attribute__((always_inline)) {
-          take_columns(c, size, load_columns, [&](int g) { return load(factors + g * stride + c); });
+          some(c, rest_of(c, size), load_columns, [&](int g) { return load(factors + g * stride + c); });
         });
       }
       for (int g = 0; g < group.n; ++g) {
@@ -234,7 +234,7 @@ struct V2 {
         A* of_weight = of_att + (1 + f) * size;
         Vector<A> dots[G] = {};
         for_columns(0, size, [&](int64_t c, const auto& load_columns) __attribute__((always_inline)) {
-          const int n = int(c + L <= size ? L : size - c);
+          const int n = rest_of(c, size);
           const Vector<A> w = load_columns(as<A>(args.weight) + f * size);
           Vector<A> added = load_columns(of_weight);
           for (int g = 0; g < G; ++g) {
