@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -295,10 +296,7 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
 at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
                     O colptr, O row, O perm) {
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
-  const auto requires_grad = [](const O& t) { return t && t->requires_grad(); };
-  const bool has_backward =
-      at::GradMode::is_enabled() && (requires_grad(x_dst) || requires_grad(x_src) || requires_grad(att) ||
-                                     requires_grad(features) || requires_grad(weight));
+  const bool has_backward = torch::autograd::compute_requires_grad(x_dst, x_src, att, features, weight);
   return LogitsFunction::apply(x_dst, x_src, att, features, weight, o, has_backward);
 }
 
