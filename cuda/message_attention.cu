@@ -2,8 +2,6 @@
 // over the row's, and products with W of what is the row's own; nothing of an edge is stored. Backward: logits again
 // and the gradients of weights, from which those of the destination's rows and of features are made and, for the sums
 // by source, two numbers are stored for each edge and head.
-#include <bit>
-
 #include "merge.cuh"
 #include "message_attention.h"
 #include "message_lanes.cuh"
@@ -23,19 +21,10 @@ __host__ __device__ int backward_numbers(const Attention& a, const MessageFeatur
   return a.head_dim + 2 * edges.width;
 }
 
-RowPass pass_over(const Attention& a, int numbers) {
-  return {a.rowptr, a.num_dst, a.num_edges, int64_t{a.heads} * numbers};
-}
-
-size_t scratch_bytes(const Attention& a, int numbers) {
-  const RowPass pass = pass_over(a, numbers);
-  return a.type == Type::f64 ? pass.bytes<double>() : pass.bytes<float>();
-}
-
 template <class S>
 __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, false>()))
     forward_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ MessageFeatures edges,
-                   const Outputs outputs, int log_lanes, typename S::A* slots, RowUnits units) {
+                   const MessageOutputs outputs, int log_lanes, typename S::A* slots, RowUnits units) {
   using A = typename S::A;
   using Lanes = MessageLanes<S>;
   __shared__ MessageBatch<A> batch;
@@ -89,7 +78,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, false>()
       }
     }
     of.add_product(total);
-    piece ? of.store_piece(total, piece, numbers) : of.store(total, outputs.out, i, factor);
+    piece ? of.store_piece(total.x, piece, numbers) : of.store(total.x, outputs.out, i, factor);
   });
 }
 
@@ -166,35 +155,23 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, true>())
       }
     }
     of.add_product(total);
-    piece ? of.store_piece(total, piece, numbers) : of.store(total, g.query, i, one);
+    piece ? of.store_piece(total.x, piece, numbers) : of.store(total.x, g.query, i, one);
   });
-}
-
-// By the kernel, whose arguments behind the features are `results`. Its pass over rows leaves so many numbers a head of
-// pieces in slots, for merge(pass, slots).
-template <class S, class Results, class Merge>
-cudaError_t launch(const Attention& a, const MessageFeatures& edges, const Results& results, int numbers, auto* kernel,
-                   void* scratch, cudaStream_t stream, const Merge& merge) {
-  const RowPass pass = pass_over(a, numbers);
-  auto* const slots = pass.template slots<typename S::A>(scratch);
-  const int log_lanes = std::countr_zero(static_cast<unsigned>(a.head_dim / S::kVec));
-  const auto with_units = [&](dim3 grid, const RowUnits& units, auto* chosen) {
-    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, edges, results, log_lanes, slots, units);
-  };
-  const cudaError_t error = pass.launch(scratch, stream, kernel, nullptr, with_units);
-  return error == cudaSuccess ? merge(pass, slots) : error;
 }
 
 }  // namespace
 
-size_t message_attention_fwd_scratch(const Attention& a) { return scratch_bytes(a, forward_numbers(a)); }
-
-size_t message_attention_bwd_scratch(const Attention& a, const MessageFeatures& edges) {
-  return scratch_bytes(a, backward_numbers(a, edges));
+size_t message_attention_fwd_scratch(const Attention& a, const MessageFeatures& edges) {
+  return edges.projected ? message_octets_fwd_scratch(a, edges) : message_scratch(a, forward_numbers(a));
 }
 
-cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edges, const Outputs& outputs,
+size_t message_attention_bwd_scratch(const Attention& a, const MessageFeatures& edges) {
+  return edges.projected ? message_octets_bwd_scratch(a, edges) : message_scratch(a, backward_numbers(a, edges));
+}
+
+cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edges, const MessageOutputs& outputs,
                                   void* scratch, cudaStream_t stream) {
+  if (edges.projected) return message_octets_fwd(a, edges, outputs, scratch, stream);
   if (a.num_dst == 0) return cudaSuccess;
   return for_message_shape(a, [&]<class S>() {
     using T = typename S::T;
@@ -205,12 +182,13 @@ cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edg
       task.rows[task.results++] = static_cast<T*>(outputs.out);
       return launch_merge(task, stream);
     };
-    return launch<S>(a, edges, outputs, numbers, forward_kernel<S>, scratch, stream, merge);
+    return launch_messages<S>(a, edges, outputs, numbers, forward_kernel<S>, scratch, stream, merge);
   });
 }
 
 cudaError_t message_attention_bwd(const Attention& a, const MessageFeatures& edges, const MessageGradients& g,
                                   void* scratch, cudaStream_t stream) {
+  if (edges.projected) return message_octets_bwd(a, edges, g, scratch, stream);
   if (a.num_dst == 0) return cudaSuccess;
   return for_message_shape(a, [&]<class S>() {
     using T = typename S::T;
@@ -227,7 +205,7 @@ cudaError_t message_attention_bwd(const Attention& a, const MessageFeatures& edg
       terms.rows[terms.results++] = static_cast<T*>(g.by_weights);
       return launch_merge(terms, stream);
     };
-    return launch<S>(a, edges, g, numbers, backward_kernel<S>, scratch, stream, merge);
+    return launch_messages<S>(a, edges, g, numbers, backward_kernel<S>, scratch, stream, merge);
   });
 }
 

@@ -8,32 +8,48 @@
 
 namespace dfgnn::cuda {
 
-// Features of edges, T [rows, width], those of edge e at eid[e]; and W, in the accumulation type A, as lanes read it:
-// [steps, vector, width / term, lanes, term], where vector and term are a lane's numbers of nodes' and of edges'
-// features, and steps times lanes times vector is a row of all heads (message_geometry.h), with zeros behind the last.
+// Features of edges, T [rows, width], those of edge e at eid[e]. Of octets (message_geometry.h) projected is W^T q, T
+// [num_dst, heads, width], and what W makes of sums is left to callers. Otherwise it is null, and weights are W, in the
+// accumulation type A, as lanes read it: [steps, vector, width / term, lanes, term], where vector and term are a lane's
+// numbers of nodes' and of edges' features, and steps times lanes times vector is a row of all heads, with zeros behind
+// the last.
 struct MessageFeatures {
   Index eid;
   int64_t rows;
   int width;
-  const void *features, *weights;
+  const void *features, *weights, *projected;
+};
+
+// sums: of octets, sum alpha_e f_e: T [num_dst, heads, width], of which W is to be added to `out`.
+struct MessageOutputs {
+  void *out, *lse, *sums;
 };
 
 // With dp_e = <dy_i, v_j> + <W^T dy_i, f_e>, of dropped edges 0, and ds_e = scale alpha_e (dp_e - <dy_i, y_i>):
 struct MessageGradients {
   const void *grad_out, *out, *lse;  // dy, y
-  void* query;                       // sum ds_e k_j + W sum ds_e f_e: T [num_dst, heads, head_dim]
-  void *logits, *weights;            // ds and alpha: A [num_edges, heads]
+  const void* projected;             // of octets: W^T dy
+  void* query;             // sum ds_e k_j + W sum ds_e f_e, of octets the first alone: T [num_dst, heads, head_dim]
+  void *logits, *weights;  // ds and alpha: A [num_edges, heads]
   void *by_logits, *by_weights;  // sum ds_e f_e and sum alpha_e f_e: T [num_dst, heads, width]; both or none are null
   void* features;                // of f_e, at eid[e]: T [rows, width]; may be null
 };
 
 // Of `attention`: dst, src and value are q, k and v; score, and what else there is of scores, do not matter. Shapes are
-// those of which message_lanes() is not 0, the width a whole_terms(). scratch: of as many bytes as *_scratch says.
-size_t message_attention_fwd_scratch(const Attention& attention);
-cudaError_t message_attention_fwd(const Attention& attention, const MessageFeatures& features, const Outputs& outputs,
-                                  void* scratch, cudaStream_t stream);
+// those of which there is a message_shape(), the width a whole_width(). scratch: of as many bytes as *_scratch says.
+size_t message_attention_fwd_scratch(const Attention& attention, const MessageFeatures& features);
+cudaError_t message_attention_fwd(const Attention& attention, const MessageFeatures& features,
+                                  const MessageOutputs& outputs, void* scratch, cudaStream_t stream);
 size_t message_attention_bwd_scratch(const Attention& attention, const MessageFeatures& features);
 cudaError_t message_attention_bwd(const Attention& attention, const MessageFeatures& features,
                                   const MessageGradients& gradients, void* scratch, cudaStream_t stream);
+
+// The same of octets, which these call.
+size_t message_octets_fwd_scratch(const Attention& attention, const MessageFeatures& features);
+cudaError_t message_octets_fwd(const Attention& attention, const MessageFeatures& features,
+                               const MessageOutputs& outputs, void* scratch, cudaStream_t stream);
+size_t message_octets_bwd_scratch(const Attention& attention, const MessageFeatures& features);
+cudaError_t message_octets_bwd(const Attention& attention, const MessageFeatures& features,
+                               const MessageGradients& gradients, void* scratch, cudaStream_t stream);
 
 }  // namespace dfgnn::cuda

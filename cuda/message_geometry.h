@@ -6,23 +6,33 @@
 
 namespace dfgnn::cuda {
 
-// How many numbers of `bytes` each a lane has of a row of features of nodes at a time, and of features of edges, which
-// are whole vectors of these: with zeros behind them, if need be.
+// How many numbers of `bytes` each a lane has of a row of features of nodes at a time; and of features of edges, where
+// these lie beside them.
 constexpr int message_vector(int bytes) { return bytes == 8 ? 2 : 4; }
 constexpr int message_term(int bytes) { return 8 / bytes; }
-constexpr int64_t whole_terms(int bytes, int64_t width) {
-  const int term = message_term(bytes);
-  return (width + term - 1) / term * term;
-}
 
-// Lanes of a head: four to a warp's, a power of two, with a vector of the edge's features each at the most. 0 where
-// heads are of another size, or a node's are more than two vectors a lane.
-constexpr int message_lanes(int bytes, int64_t heads, int64_t head_dim, int64_t width) {
+// Lanes of a head; and in how many pieces of 32 kernels of octets (message_octets.cuh) take features of edges, 0 where
+// the lanes of a head take them beside nodes'.
+struct MessageShape {
+  int lanes, pieces;
+};
+
+// Lanes: four to a warp's, a power of two. {} where there are no kernels: heads are of another size, a node's are more
+// than two vectors a lane, or an edge's features too many.
+constexpr MessageShape message_shape(int bytes, int64_t heads, int64_t head_dim, int64_t width) {
+  constexpr int64_t kPiece = 32, kMostHeads = 8;
   const int vector = message_vector(bytes);
   const int64_t lanes = head_dim / vector;
-  const bool fits = head_dim % vector == 0 && lanes >= 4 && lanes <= 32 && (lanes & (lanes - 1)) == 0 &&
-                    heads * lanes <= 64 && whole_terms(bytes, width) <= lanes * message_term(bytes);
-  return fits ? static_cast<int>(lanes) : 0;
+  if (head_dim % vector != 0 || lanes < 4 || lanes > 32 || (lanes & (lanes - 1)) != 0 || heads * lanes > 64) return {};
+  if (width <= lanes * message_term(bytes)) return {static_cast<int>(lanes), 0};
+  if (bytes == 8 || heads > kMostHeads || width > 4 * kPiece) return {};
+  return {static_cast<int>(lanes), width <= kPiece ? 1 : width <= 2 * kPiece ? 2 : 4};
+}
+
+// The width with zeros behind it, if need be, so that lanes read whole vectors.
+constexpr int64_t whole_width(int bytes, const MessageShape& shape, int64_t width) {
+  const int vector = shape.pieces > 0 ? message_vector(bytes) : message_term(bytes);
+  return (width + vector - 1) / vector * vector;
 }
 
 // Lanes of a row of all heads: of so many, as many as a group has, or twice those of a warp.

@@ -50,7 +50,7 @@ struct Operands {
 };
 
 using ForwardTensors = std::tuple<at::Tensor, at::Tensor>;
-using BackwardTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using BackwardTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using Message = at::Tensor(T, T, T, T, T, T, T, O, O, O);
 using Forward = ForwardTensors(T, T, T, T, T, T, T, T, double, double, O);
 using Backward = BackwardTensors(T, T, T, T, T, T, T, T, T, T, T, double, double, O, bool, bool);
@@ -104,19 +104,19 @@ void check(const Setting& call, const Operands& x) {
   check_probability(call.dropout_p);
 }
 
-// Whether there are kernels: not for sizes that are not known.
-bool have_kernels(const Operands& x) {
-  if (!x.q.is_cuda()) return false;
+// Of the kernels that there are for it; {} for sizes that are not known.
+cuda::MessageShape shape_of(const Operands& x) {
+  if (!x.q.is_cuda()) return {};
   const auto heads = x.q.sym_size(1).maybe_as_int(), head_dim = x.q.sym_size(2).maybe_as_int(),
              width = x.features.sym_size(1).maybe_as_int();
-  const auto bytes = static_cast<int>(x.q.element_size());
-  return heads && head_dim && width && *width > 0 && cuda::message_lanes(bytes, *heads, *head_dim, *width) > 0;
+  if (!heads || !head_dim || !width || *width == 0) return {};
+  return cuda::message_shape(static_cast<int>(x.q.element_size()), *heads, *head_dim, *width);
 }
 
 // With zeros behind features, as kernels take them.
-Operands with_whole_terms(Operands x) {
+Operands with_whole_width(Operands x, const cuda::MessageShape& shape) {
   const auto width = x.features.sym_size(1).expect_int();
-  const auto padding = cuda::whole_terms(static_cast<int>(x.q.element_size()), width) - width;
+  const auto padding = cuda::whole_width(static_cast<int>(x.q.element_size()), shape, width) - width;
   if (padding > 0) {
     for (auto* t : {&x.features, &x.w}) *t = at::constant_pad_nd(*t, {0, padding});
   }
@@ -149,7 +149,7 @@ struct MessageAttentionFunction : torch::autograd::Function<MessageAttentionFunc
     const Setting call{saved_structure(saved), of_call[5], scale, dropout_p, of_call[6]};
     const auto& dy = grads[0];
     const bool of_features = ctx->needs_input_grad(3), of_w = ctx->needs_input_grad(4);
-    const auto parts = at::GradMode::is_enabled() ? by_operators(call, x, dy)
+    const auto parts = at::GradMode::is_enabled() ? by_operators(call, x, dy, of_w, of_features)
                                                   : by_kernel(call, x, of_call[7], of_call[8], dy, of_w, of_features);
     variable_list result(6);
     if (ctx->needs_input_grad(0)) result[0] = parts.q;
@@ -159,29 +159,26 @@ struct MessageAttentionFunction : torch::autograd::Function<MessageAttentionFunc
       if (ctx->needs_input_grad(2)) result[2] = dispatch_spmm(both, parts.weights, dy, true, false);
     }
     if (of_features) result[3] = parts.features;
-    if (of_w) {
-      const Projection projection(x.w, x.q);
-      result[4] = projection.gradient(x.q, parts.by_logits) + projection.gradient(dy, parts.by_weights);
-    }
+    if (of_w) result[4] = parts.w;
     return result;
   }
 
  private:
-  // What the gradients are made of: dq, ds, alpha, sums of ds f and alpha f, df.
+  // What the gradients are made of: dq, ds, alpha, dW, df.
   struct Parts {
-    at::Tensor q, logits, weights, by_logits, by_weights, features;
+    at::Tensor q, logits, weights, w, features;
   };
 
   static Parts by_kernel(const Setting& call, const Operands& x, T y, T lse, T dy, bool of_w, bool of_features) {
     static const auto op = find_operator<Backward>("dfgnn::message_attention_bwd");
-    const auto [q, logits, weights, by_logits, by_weights, features] =
+    const auto [q, logits, weights, of_projection, features] =
         op.call(dy, y, lse, call.g.rowptr, call.g.col, call.eid, x.q, x.k, x.v, x.features, x.w, call.scale,
                 call.dropout_p, as_optional(call.seed), of_w, of_features);
-    return {q, logits, weights, by_logits, by_weights, features};
+    return {q, logits, weights, of_projection, features};
   }
 
   // By operators that have derivatives.
-  static Parts by_operators(const Setting& call, const Operands& x, T dy) {
+  static Parts by_operators(const Setting& call, const Operands& x, T dy, bool of_w, bool of_features) {
     const auto& g = call.g;
     const auto logits = dispatch_message_sddmm(call, x.q, x.k, x);
     const auto p = dispatch_edge_softmax(g.rowptr, g.col, logits, call.scale);
@@ -193,14 +190,17 @@ struct MessageAttentionFunction : torch::autograd::Function<MessageAttentionFunc
     }
     const auto ds = edge_softmax_gradient(g.rowptr, g.col, dp, p, call.scale);
     const Projection projection(x.w, x.q);
-    const auto rows = x.features.sym_size(0);
-    return {dispatch_message_spmm(call, ds, x.k, x),
-            ds,
-            weights,
-            dispatch_edge_spmm(g.rowptr, call.eid, ds, x.features),
-            dispatch_edge_spmm(g.rowptr, call.eid, weights, x.features),
-            dispatch_edge_spmm_t(g.rowptr, call.eid, ds, projection.of(x.q), rows) +
-                dispatch_edge_spmm_t(g.rowptr, call.eid, weights, projection.of(dy), rows)};
+    Parts parts{dispatch_message_spmm(call, ds, x.k, x), ds, weights, {}, {}};
+    if (of_w) {
+      parts.w = projection.gradient(x.q, dispatch_edge_spmm(g.rowptr, call.eid, ds, x.features)) +
+                projection.gradient(dy, dispatch_edge_spmm(g.rowptr, call.eid, weights, x.features));
+    }
+    if (of_features) {
+      const auto rows = x.features.sym_size(0);
+      parts.features = dispatch_edge_spmm_t(g.rowptr, call.eid, ds, projection.of(x.q), rows) +
+                       dispatch_edge_spmm_t(g.rowptr, call.eid, weights, projection.of(dy), rows);
+    }
+    return parts;
   }
 };
 
@@ -218,14 +218,16 @@ std::pair<Setting, Operands> checked(T rowptr, T col, T eid, T q, T k, T v, T fe
 at::Tensor message_attention(T rowptr, T col, T eid, T q, T k, T v, T features, T w, std::optional<double> scale,
                              double dropout_p, O seed, O colptr, O row, O perm) {
   const auto [call, x] = checked(rowptr, col, eid, q, k, v, features, w, scale, dropout_p, seed, colptr, row, perm);
-  return have_kernels(x) ? std::get<0>(forward_by_kernel(call, with_whole_terms(x))) : by_operators(call, x);
+  const auto shape = shape_of(x);
+  return shape.lanes > 0 ? std::get<0>(forward_by_kernel(call, with_whole_width(x, shape))) : by_operators(call, x);
 }
 
 at::Tensor message_attention_autograd(T rowptr, T col, T eid, T q, T k, T v, T features, T w,
                                       std::optional<double> scale, double dropout_p, O seed, O colptr, O row, O perm) {
   const auto [call, given] = checked(rowptr, col, eid, q, k, v, features, w, scale, dropout_p, seed, colptr, row, perm);
-  if (!have_kernels(given)) return by_operators(call, given);
-  const auto x = with_whole_terms(given);
+  const auto shape = shape_of(given);
+  if (shape.lanes == 0) return by_operators(call, given);
+  const auto x = with_whole_width(given, shape);
   return MessageAttentionFunction::apply(x.q, x.k, x.v, x.features, x.w, call);
 }
 

@@ -8,10 +8,11 @@
 namespace dfgnn {
 
 // Operands of a call, checked and contiguous. graph: by destination; q, k, v: T [nodes, H, D]; features: T [rows, F],
-// of edge e at eid[e]; weights: W as kernels read it (cuda/message_attention.h); seed: defined where dropout_p > 0.
+// of edge e at eid[e]; weights: W as kernels read it, undefined where these are of octets (cuda/message_attention.h);
+// seed: defined where dropout_p > 0.
 struct MessageAttention {
   Compressed graph;
-  at::Tensor eid, q, k, v, features, weights;
+  at::Tensor eid, q, k, v, features, projection, weights;
   double scale, dropout_p;
   at::Tensor seed;
 };
@@ -22,12 +23,12 @@ struct MessageResults {
 
 struct MessageBackwardInputs {
   at::Tensor grad_out, out, lse;
-  bool of_projection, of_features;  // whether what is made for their gradients is wanted
+  bool of_projection, of_features;  // whether their gradients are wanted
 };
 
 struct MessageGradients {
   at::Tensor q, logits, weights;
-  at::Tensor by_logits, by_weights, features;  // of no elements where they are not wanted
+  at::Tensor projection, features;  // of no elements where they are not wanted
 };
 
 MessageResults message_attention_fwd_cuda(const MessageAttention& call);

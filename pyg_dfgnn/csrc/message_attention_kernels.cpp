@@ -1,7 +1,6 @@
 // The two passes of attention over messages that are kernels' (message_attention.cpp has the rest, and the formulas):
 //   message_attention_fwd   y, and the logarithm of the softmax's sum
-//   message_attention_bwd   dq; ds and alpha of every edge and head; and, where they are wanted, the sums of ds f and
-//                           alpha f over a destination's edges, of which dW is made, and df
+//   message_attention_bwd   dq; ds and alpha of every edge and head; and, where they are wanted, dW and df
 // of features of as many numbers as kernels take.
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
@@ -21,7 +20,7 @@ namespace dfgnn {
 namespace {
 
 using ForwardTensors = std::tuple<at::Tensor, at::Tensor>;
-using BackwardTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using BackwardTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 #ifdef DFGNN_WITH_CUDA
 // W [H D, F] in the order in which lanes read it.
@@ -54,10 +53,11 @@ MessageAttention operands_of(T rowptr, T col, T eid, T q, T k, T v, T features, 
   check_shape(v, "v", k.sizes(), "that of k");
   check_like(features, "features", q, "q");
   const auto bytes = static_cast<int>(q.element_size());
-  TORCH_CHECK(features.dim() == 2 && features.size(1) > 0 &&
-                  cuda::message_lanes(bytes, q.size(1), q.size(2), features.size(1)) > 0 &&
-                  cuda::whole_terms(bytes, features.size(1)) == features.size(1),
-              "features: expected shape [rows, F] with an F that there are kernels for, got ", features.sizes());
+  check_dimensions(features, "features", 2);
+  const auto shape = cuda::message_shape(bytes, q.size(1), q.size(2), features.size(1));
+  TORCH_CHECK(
+      features.size(1) > 0 && shape.lanes > 0 && cuda::whole_width(bytes, shape, features.size(1)) == features.size(1),
+      "features: expected shape [rows, F] with an F that there are kernels for, got ", features.sizes());
   TORCH_CHECK(features.size(0) > 0 || eid.numel() == 0, "features: expected those of edges, got none");
   check_like(projection, "projection", q, "q");
   check_shape(projection, "projection", {q.size(1) * q.size(2), features.size(1)}, "[heads * head size, F]");
@@ -70,7 +70,8 @@ MessageAttention operands_of(T rowptr, T col, T eid, T q, T k, T v, T features, 
           k.contiguous(),
           v.contiguous(),
           features.contiguous(),
-          weights_of_lanes(projection, q.size(1), q.size(2)),
+          projection.contiguous(),
+          shape.pieces > 0 ? at::Tensor() : weights_of_lanes(projection, q.size(1), q.size(2)),
           scale,
           dropout_p,
           dropout_p > 0 ? *seed : at::Tensor()};
@@ -96,7 +97,7 @@ BackwardTensors backward(T grad_out, T out, T lse, T rowptr, T col, T eid, T q, 
   TORCH_CHECK(lse.scalar_type() == type, "lse: expected ", type, ", got ", lse.scalar_type());
   const auto g = message_attention_bwd_cuda(
       call, {grad_out.contiguous(), out.contiguous(), lse.contiguous(), of_projection, of_features});
-  return {g.q, g.logits, g.weights, g.by_logits, g.by_weights, g.features};
+  return {g.q, g.logits, g.weights, g.projection, g.features};
 }
 #endif
 
@@ -118,16 +119,11 @@ BackwardTensors backward_meta(T grad_out, T out, T lse, T rowptr, T col, T eid, 
   const auto of_edges = [&] {
     return at::empty_symint({col.sym_numel(), q.sym_size(1)}, q.options().dtype(accumulate_type(q.scalar_type())));
   };
-  const auto of_nodes = [&] {
-    return of_projection ? at::empty_symint({q.sym_size(0), q.sym_size(1), features.sym_size(1)}, q.options())
-                         : at::empty({0}, q.options());
+  const auto where_wanted = [&](bool is_wanted, T like) {
+    return is_wanted ? at::empty_symint(like.sym_sizes(), q.options()) : at::empty({0}, q.options());
   };
-  return {at::empty_symint(q.sym_sizes(), q.options()),
-          of_edges(),
-          of_edges(),
-          of_nodes(),
-          of_nodes(),
-          of_features ? at::empty_symint(features.sym_sizes(), q.options()) : at::empty({0}, q.options())};
+  return {at::empty_symint(q.sym_sizes(), q.options()), of_edges(), of_edges(), where_wanted(of_projection, projection),
+          where_wanted(of_features, features)};
 }
 
 }  // namespace
@@ -139,7 +135,7 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
   m.def(("message_attention_fwd(" + call + ") -> (Tensor out, Tensor lse)").c_str());
   m.def(("message_attention_bwd(Tensor grad_out, Tensor out, Tensor lse, " + call +
          ", bool of_projection=True, bool of_features=True) -> (Tensor grad_q, Tensor grad_logits, Tensor weights, "
-         "Tensor by_logits, Tensor by_weights, Tensor grad_features)")
+         "Tensor grad_projection, Tensor grad_features)")
             .c_str());
 }
 

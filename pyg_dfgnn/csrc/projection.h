@@ -19,6 +19,9 @@ class Projection {
     if (at::GradMode::is_enabled()) made_.reset();  // its derivatives are made of W
   }
 
+  // Whether it is one product for all heads.
+  bool by_matrix() const { return by_matrix_; }
+
   // What products with W have made, if any.
   const at::Tensor& made() const { return made_; }
 

@@ -12,12 +12,14 @@ from pyg_dfgnn import ops
 NAMES = ("q", "k", "v", "features", "projection")
 # Heads, head size and features of an edge. On CUDA the first ones have no kernels, and the others
 # heads of four lanes to a warp's, groups of 8 to 32 lanes, two vectors a lane, features of all of a
-# head's lanes or of some of them.
+# head's lanes or of some of them, one to four pieces a lane.
 SHAPES = [
-    (1, 1, 1), (3, 5, 2), (2, 16, 33), (8, 64, 8), (3, 24, 4), (2, 256, 4),
+    (1, 1, 1), (3, 5, 2), (2, 16, 130), (8, 64, 8), (3, 24, 4), (2, 256, 4),
     (1, 16, 8), (2, 16, 3), (3, 16, 1), (4, 16, 8), (8, 16, 8), (5, 16, 5), (1, 32, 16), (2, 32, 8),
     (1, 64, 9), (4, 32, 8), (8, 32, 8), (3, 64, 17), (4, 64, 4), (1, 128, 64), (2, 128, 8),
-    (8, 8, 3), (4, 8, 4), (16, 16, 8),
+    (8, 8, 3), (4, 8, 4), (16, 16, 8), (8, 8, 64), (1, 8, 5), (3, 8, 40),
+    (2, 16, 12), (4, 16, 33), (8, 16, 64), (1, 32, 40), (5, 16, 24), (2, 32, 128), (1, 64, 100),
+    (8, 32, 39), (4, 64, 36), (3, 64, 128), (1, 128, 90), (8, 16, 128), (3, 16, 97), (16, 16, 20),
 ]  # fmt: skip
 MANY_EDGES = {"long_rows": graphs.long_rows, "rows_of_70": graphs.rows_of_70}
 
@@ -71,7 +73,7 @@ def check(csr: Csr, operands: dict[str, Tensor], kept=None, **kwargs) -> None:
 @pytest.mark.parametrize("name", graphs.GRAPHS)
 def test_graphs(name, device):
     csr = graphs.make(name, device)
-    for shape in ((3, 4, 5), (4, 16, 4), (8, 16, 8)):
+    for shape in ((3, 4, 5), (4, 16, 4), (8, 16, 8), (4, 16, 30)):
         check(csr, operands_of(csr, *shape))
 
 
@@ -94,13 +96,13 @@ def test_many_nodes(index, device):
 @pytest.mark.parametrize("name", MANY_EDGES)
 def test_rows_in_pieces_and_from_counters(name, dtype, cuda):
     csr = MANY_EDGES[name](cuda)
-    for shape in ((1, 64, 8), (8, 16, 8), (2, 16, 3), (4, 64, 4)):
+    for shape in ((1, 64, 8), (8, 16, 8), (2, 16, 3), (4, 64, 4), (8, 16, 64), (4, 32, 24)):
         check(csr, operands_of(csr, *shape, dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("dropout_p", [0.3, 1.0])
-@pytest.mark.parametrize("shape", [(2, 5, 3), (3, 16, 4), (4, 64, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 3), (3, 16, 4), (4, 64, 4), (2, 16, 20)], ids=str)
 def test_dropout(shape, dropout_p, dtype, device):
     """As dropout_mask has it, in the backward pass too."""
     csr = graphs.mixed(device)
@@ -131,11 +133,11 @@ def test_another_mask_each_time(device):
 @pytest.mark.parametrize("scale", [0.0, 2.5, -1.0])
 def test_scale(scale, device):
     csr = graphs.mixed(device)
-    for shape in ((2, 5, 3), (4, 16, 4)):
+    for shape in ((2, 5, 3), (4, 16, 4), (4, 16, 40)):
         check(csr, operands_of(csr, *shape), scale=scale)
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 2), (2, 8, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 3, 2), (2, 8, 3), (1, 8, 7), (2, 8, 12)], ids=str)
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_gradcheck(shape, dropout_p, device):
     csr = graphs.mixed(device)
@@ -153,7 +155,7 @@ def test_gradcheck(shape, dropout_p, device):
     assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3), (4, 16, 21)], ids=str)
 def test_gradients_of_some(shape, device):
     """Whatever else needs them, and whether or not these are to have gradients of their own."""
     csr = graphs.mixed(device)
@@ -170,7 +172,7 @@ def test_gradients_of_some(shape, device):
     assert not call(csr, operands).requires_grad
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 4), (4, 16, 20)], ids=str)
 def test_strides_and_offsets(shape, device):
     csr = graphs.mixed(device)
     operands = operands_of(csr, *shape)
@@ -204,7 +206,7 @@ def test_where_nothing_is_recorded(shape, device):
         torch.testing.assert_close(call(csr, operands), wanted, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 4), (8, 16, 8), (2, 16, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 8, 4), (8, 16, 8), (2, 16, 4), (8, 16, 64)], ids=str)
 @pytest.mark.parametrize("name", ["hub", "degrees_around_tiles"])
 def test_same_bits_in_every_run(name, shape, device):
     csr = graphs.make(name, device)
@@ -220,7 +222,7 @@ def test_same_bits_in_every_run(name, shape, device):
         torch.testing.assert_close(run(), first, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3), (8, 16, 8), (2, 16, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 3), (8, 16, 8), (2, 16, 4), (8, 16, 64)], ids=str)
 @pytest.mark.parametrize("make", [graphs.mixed, graphs.rows_of_70])
 def test_edges_out_of_range(make, shape, device):
     """NaN for the destination of an edge whose node or features are not there."""
@@ -241,7 +243,7 @@ def test_edges_out_of_range(make, shape, device):
 def test_extreme_logits(factor, dtype, device):
     """All the same, and so far apart that one edge has all of the weight."""
     csr = graphs.mixed(device)
-    for shape in ((2, 5, 3), (4, 32, 8)):
+    for shape in ((2, 5, 3), (4, 32, 8), (4, 32, 40)):
         operands = operands_of(csr, *shape, dtype)
         found = call(csr, operands, scale=factor)
         exact = {k: t.double() for k, t in operands.items()}
@@ -252,16 +254,17 @@ def test_extreme_logits(factor, dtype, device):
             torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_a_rows_only_edge_has_no_gradient_of_its_logit(device):
+@pytest.mark.parametrize("width", [4, 24])
+def test_a_rows_only_edge_has_no_gradient_of_its_logit(width, device):
     """Its weight is 1, whatever the logit: what roundings leave there, Adam makes steps of."""
     csr = graphs.make("star_of_sources", device)
-    operands = {k: t.requires_grad_() for k, t in operands_of(csr, 4, 16, 4).items()}
+    operands = {k: t.requires_grad_() for k, t in operands_of(csr, 4, 16, width).items()}
     y = call(csr, operands)
     of_logits = torch.autograd.grad(y, [operands["q"], operands["k"]], torch.randn_like(y))
     assert all((t == 0).all() for t in of_logits)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3), (4, 16, 21)], ids=str)
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
 def test_opcheck(shape, dropout_p, device):
     csr = graphs.mixed(device)
@@ -272,9 +275,10 @@ def test_opcheck(shape, dropout_p, device):
     torch.library.opcheck(operator, (csr.rowptr, csr.col), given)
 
 
-def test_opcheck_of_kernels(cuda):
+@pytest.mark.parametrize("width", [4, 24])
+def test_opcheck_of_kernels(width, cuda):
     csr = graphs.mixed(cuda)
-    given = operands_of(csr, 4, 16, 4) | {"eid": graph_of(csr).eid, "scale": 0.5}
+    given = operands_of(csr, 4, 16, width) | {"eid": graph_of(csr).eid, "scale": 0.5}
     forward = torch.ops.dfgnn.message_attention_fwd
     torch.library.opcheck(forward.default, (csr.rowptr, csr.col), given)
     out, lse = forward(csr.rowptr, csr.col, **given)
@@ -304,7 +308,7 @@ def test_opcheck_of_kernels(cuda):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device):
     csr = graphs.mixed(device)
-    for shape in ((2, 4, 3), (4, 16, 4)):
+    for shape in ((2, 4, 3), (4, 16, 4), (4, 16, 20)):
         operands = operands_of(csr, *shape)
         with torch.autocast(device, dtype):
             found = call(csr, operands)
@@ -312,10 +316,11 @@ def test_autocast(dtype, device):
         torch.testing.assert_close(found, call(csr, cast), rtol=0, atol=0)
 
 
-def test_compiles(device):
+@pytest.mark.parametrize("width", [4, 24])
+def test_compiles(width, device):
     csr = graphs.mixed(device)
     graph = graph_of(csr)
-    leaves = [t.requires_grad_() for t in operands_of(csr, 4, 16, 4).values()]
+    leaves = [t.requires_grad_() for t in operands_of(csr, 4, 16, width).values()]
 
     def run(function) -> list[Tensor]:
         y = function(*leaves, graph)
@@ -325,10 +330,11 @@ def test_compiles(device):
     torch.testing.assert_close(run(compiled), run(ops.message_attention))
 
 
-def test_in_a_cuda_graph(cuda):
+@pytest.mark.parametrize("shape", [(8, 16, 8), (8, 16, 64)], ids=str)
+def test_in_a_cuda_graph(shape, cuda):
     csr = graphs.mixed(cuda)
     graph = graph_of(csr)
-    leaves = {k: t.requires_grad_() for k, t in operands_of(csr, 8, 16, 8).items()}
+    leaves = {k: t.requires_grad_() for k, t in operands_of(csr, *shape).items()}
 
     def run() -> list[Tensor]:
         y = ops.message_attention(**leaves, graph=graph)
@@ -357,7 +363,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 3), (4, 16, 20)], ids=str)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_refused(name, shape, device):
     csr = graphs.mixed(device)
