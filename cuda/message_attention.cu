@@ -14,12 +14,8 @@ constexpr int message_warps() {
   return warps_here<S>(S::kSteps > 1 ? (kBackward ? 12 : 16) : kBackward ? 20 : 24);
 }
 
-// Numbers of a slot, for each head: the sum of rows, and forward the softmax's maximum and sum, backward two sums of
-// features.
+// Numbers of a slot, for each head: the sum of rows, and the softmax's maximum and sum.
 __host__ __device__ int forward_numbers(const Attention& a) { return a.head_dim + 2; }
-__host__ __device__ int backward_numbers(const Attention& a, const MessageFeatures& edges) {
-  return a.head_dim + 2 * edges.width;
-}
 
 template <class S>
 __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, false>()))
@@ -142,7 +138,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, true>())
       }
       if (g.features) of.store_features(g.features, step.first, count, terms);
     });
-    const int numbers = backward_numbers(a, edges);
+    const int numbers = message_gradient_numbers(a, edges);
     A* const piece = slot == kWhole ? nullptr : slots + slot * a.heads * numbers;
     if (g.by_logits) {
       typename Lanes::TermSum by_logits = total;
@@ -162,17 +158,18 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (message_warps<S, true>())
 }  // namespace
 
 size_t message_attention_fwd_scratch(const Attention& a, const MessageFeatures& edges) {
-  return edges.projected ? message_octets_fwd_scratch(a, edges) : message_scratch(a, forward_numbers(a));
+  return edges.pieces > 0 ? message_octets_fwd_scratch(a, edges) : message_scratch(a, forward_numbers(a));
 }
 
 size_t message_attention_bwd_scratch(const Attention& a, const MessageFeatures& edges) {
-  return edges.projected ? message_octets_bwd_scratch(a, edges) : message_scratch(a, backward_numbers(a, edges));
+  return edges.pieces > 0 ? message_octets_bwd_scratch(a, edges)
+                          : message_scratch(a, message_gradient_numbers(a, edges));
 }
 
 cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edges, const MessageOutputs& outputs,
                                   void* scratch, cudaStream_t stream) {
-  if (edges.projected) return message_octets_fwd(a, edges, outputs, scratch, stream);
   if (a.num_dst == 0) return cudaSuccess;
+  if (edges.pieces > 0) return message_octets_fwd(a, edges, outputs, scratch, stream);
   return for_message_shape(a, [&]<class S>() {
     using T = typename S::T;
     const int numbers = forward_numbers(a);
@@ -188,11 +185,11 @@ cudaError_t message_attention_fwd(const Attention& a, const MessageFeatures& edg
 
 cudaError_t message_attention_bwd(const Attention& a, const MessageFeatures& edges, const MessageGradients& g,
                                   void* scratch, cudaStream_t stream) {
-  if (edges.projected) return message_octets_bwd(a, edges, g, scratch, stream);
   if (a.num_dst == 0) return cudaSuccess;
+  if (edges.pieces > 0) return message_octets_bwd(a, edges, g, scratch, stream);
   return for_message_shape(a, [&]<class S>() {
     using T = typename S::T;
-    const int numbers = backward_numbers(a, edges);
+    const int numbers = message_gradient_numbers(a, edges);
     const auto merge = [&](const RowPass& pass, auto* slots) {
       Merge<T, false> rows{a.rowptr, a.num_dst, a.num_edges, pass.units(), a.heads, slots, numbers, a.head_dim};
       rows.rows[rows.results++] = static_cast<T*>(g.query);

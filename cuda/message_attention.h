@@ -8,15 +8,15 @@
 
 namespace dfgnn::cuda {
 
-// Features of edges, T [rows, width], those of edge e at eid[e]. Of octets (message_geometry.h) projected is W^T q, T
-// [num_dst, heads, width], and what W makes of sums is left to callers. Otherwise it is null, and weights are W, in the
-// accumulation type A, as lanes read it: [steps, vector, width / term, lanes, term], where vector and term are a lane's
-// numbers of nodes' and of edges' features, and steps times lanes times vector is a row of all heads, with zeros behind
-// the last.
+// Features of edges, T [rows, width], those of edge e at eid[e]. Where their pieces, of a message_shape(), are not 0,
+// kernels are of octets: projected is W^T q, T [num_dst, heads, width], and what W makes of sums is left to callers.
+// Otherwise weights are W, in the accumulation type A, as lanes read it: [steps, vector, width / term, lanes, term],
+// where vector and term are a lane's numbers of nodes' and of edges' features, and steps times lanes times vector is a
+// row of all heads, with zeros behind the last.
 struct MessageFeatures {
   Index eid;
   int64_t rows;
-  int width;
+  int width, pieces;
   const void *features, *weights, *projected;
 };
 
@@ -31,8 +31,9 @@ struct MessageGradients {
   const void* projected;             // of octets: W^T dy
   void* query;             // sum ds_e k_j + W sum ds_e f_e, of octets the first alone: T [num_dst, heads, head_dim]
   void *logits, *weights;  // ds and alpha: A [num_edges, heads]
-  void *by_logits, *by_weights;  // sum ds_e f_e and sum alpha_e f_e: T [num_dst, heads, width]; both or none are null
-  void* features;                // of f_e, at eid[e]: T [rows, width]; may be null
+  // sum ds_e f_e and sum alpha_e f_e: T [num_dst, heads, width]; both or none are null, of octets the second may be.
+  void *by_logits, *by_weights;
+  void* features;  // of f_e, at eid[e]: T [rows, width]; may be null
 };
 
 // Of `attention`: dst, src and value are q, k and v; score, and what else there is of scores, do not matter. Shapes are
@@ -44,7 +45,7 @@ size_t message_attention_bwd_scratch(const Attention& attention, const MessageFe
 cudaError_t message_attention_bwd(const Attention& attention, const MessageFeatures& features,
                                   const MessageGradients& gradients, void* scratch, cudaStream_t stream);
 
-// The same of octets, which these call.
+// The same of octets, which these call; not of float64.
 size_t message_octets_fwd_scratch(const Attention& attention, const MessageFeatures& features);
 cudaError_t message_octets_fwd(const Attention& attention, const MessageFeatures& features,
                                const MessageOutputs& outputs, void* scratch, cudaStream_t stream);

@@ -6,10 +6,11 @@
 
 namespace dfgnn::cuda {
 
-// How many numbers of `bytes` each a lane has of a row of features of nodes at a time; and of features of edges, where
-// these lie beside them.
-constexpr int message_vector(int bytes) { return bytes == 8 ? 2 : 4; }
+// How many numbers of `bytes` each a lane has at a time of a row of features of nodes, heads of which are of this size;
+// and of features of edges, where these lie beside them, or of octets.
+constexpr int message_vector(int bytes, int64_t head_dim) { return bytes == 8 || head_dim == 8 ? 2 : 4; }
 constexpr int message_term(int bytes) { return 8 / bytes; }
+constexpr int kOctetVector = 4, kOctetPiece = 32, kOctetHeads = 8;
 
 // Lanes of a head; and in how many pieces of 32 kernels of octets (message_octets.cuh) take features of edges, 0 where
 // the lanes of a head take them beside nodes'.
@@ -20,18 +21,17 @@ struct MessageShape {
 // Lanes: four to a warp's, a power of two. {} where there are no kernels: heads are of another size, a node's are more
 // than two vectors a lane, or an edge's features too many.
 constexpr MessageShape message_shape(int bytes, int64_t heads, int64_t head_dim, int64_t width) {
-  constexpr int64_t kPiece = 32, kMostHeads = 8;
-  const int vector = message_vector(bytes);
+  const int vector = message_vector(bytes, head_dim);
   const int64_t lanes = head_dim / vector;
   if (head_dim % vector != 0 || lanes < 4 || lanes > 32 || (lanes & (lanes - 1)) != 0 || heads * lanes > 64) return {};
   if (width <= lanes * message_term(bytes)) return {static_cast<int>(lanes), 0};
-  if (bytes == 8 || heads > kMostHeads || width > 4 * kPiece) return {};
-  return {static_cast<int>(lanes), width <= kPiece ? 1 : width <= 2 * kPiece ? 2 : 4};
+  if (bytes == 8 || heads > kOctetHeads || width > 4 * kOctetPiece) return {};
+  return {static_cast<int>(lanes), width <= kOctetPiece ? 1 : width <= 2 * kOctetPiece ? 2 : 4};
 }
 
 // The width with zeros behind it, if need be, so that lanes read whole vectors.
 constexpr int64_t whole_width(int bytes, const MessageShape& shape, int64_t width) {
-  const int vector = shape.pieces > 0 ? message_vector(bytes) : message_term(bytes);
+  const int vector = shape.pieces > 0 ? kOctetVector : message_term(bytes);
   return (width + vector - 1) / vector * vector;
 }
 

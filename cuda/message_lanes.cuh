@@ -4,7 +4,6 @@
 #pragma once
 
 #include "message_rows.cuh"
-#include "shared_sums.cuh"
 
 namespace dfgnn::cuda {
 
@@ -49,8 +48,7 @@ class MessageLanes : public MessageRows<S> {
     __device__ __forceinline__ Sum() { x.zero(); }
 
     __device__ __forceinline__ void scale(int s, A factor) {
-#pragma unroll
-      for (int v = 0; v < S::kVec; ++v) x.x[s * S::kVec + v] *= factor;
+      Rows::scale(x, s, factor);
 #pragma unroll
       for (A& y : this->terms[s]) y *= factor;
     }

@@ -8,19 +8,16 @@
 namespace dfgnn::cuda {
 namespace {
 
+// Warps a multiprocessor: as many as registers leave room for without spilling much.
 template <class S, int kPieces, bool kBackward>
 constexpr int octet_warps() {
   constexpr bool kMany = 2 * S::kSteps + kPieces > 4;
   return warps_here<S>(kMany ? 8 : kBackward ? 12 : 16);
 }
 
-// Numbers of a slot, for each head. Forward of the sum of rows and of that of features, each with the softmax's maximum
-// and sum behind it; backward of a sum of rows and two of features.
+// Numbers of a slot, for each head: the sum of rows and that of features, each with the softmax's maximum and sum.
 __host__ __device__ int forward_numbers(const Attention& a, const MessageFeatures& edges) {
   return a.head_dim + edges.width + 4;
-}
-__host__ __device__ int backward_numbers(const Attention& a, const MessageFeatures& edges) {
-  return a.head_dim + 2 * edges.width;
 }
 
 // Of a warp; kRows: one number of an edge and head, or two of the backward pass.
@@ -71,7 +68,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, f
         Nodes::load(key, keys, batch.node + base);
         const auto edge = features.factor(batch.features + base);
         Nodes::load(value, values, batch.node + base);
-        const auto terms = features.terms(batch.features + base);
+        const auto terms = features.terms(batch.features + base, count - base);
         nodes.put_dots(shared.dots[0], query, key);
         float of_features[1][2];
         Features::dots(projected, edge, of_features);
@@ -93,7 +90,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, f
         put_pair(shared.weights[0][g], weights[0]);
         if (c == 0) shared.of_heads[g] = fade;
         __syncwarp();
-        nodes.add(total, shared.weights[0], value, shared.of_heads);
+        nodes.add(total, shared.weights[0], value, count - base, shared.of_heads);
         Features::add(sums, weights, terms, pair_of(shared.of_heads));
       }
     });
@@ -140,7 +137,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, t
   const Dropout dropout(a);
   float *const of_logits = static_cast<float*>(results.logits), *const of_weights =
                                                                     static_cast<float*>(results.weights);
-  const int g = lane_group(), c = lane_in_group(), numbers = backward_numbers(a, edges);
+  const int g = lane_group(), c = lane_in_group(), numbers = message_gradient_numbers(a, edges);
   const bool is_head = g < a.heads;
   clear_no_edges(a, of_logits);
   clear_no_edges(a, of_weights);
@@ -175,7 +172,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, t
           typename Nodes::Rows value;
           Nodes::load(value, values, batch.node + base);
           const auto edge = features.factor(batch.features + base);
-          const auto terms = features.terms(batch.features + base);
+          const auto terms = features.terms(batch.features + base, count - base);
           nodes.put_dots(shared.dots[0], query, key);
           nodes.put_dots(shared.dots[1], grad_out, value);
           float of_features[2][2];
@@ -192,9 +189,10 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, t
           for (int u = 0; u < 2; ++u) {
             const int t = base + 2 * c + u;
             const float kept = dropout.factor(e + t, g), p = exp_difference(logits[u], lse), dp = kept * gradients[u];
-            weights[0][u] = is_head ? a.logit_scale * p * (dp - (is_only ? dp : delta)) : 0;
-            weights[1][u] = is_head ? p * kept : 0;
-            if (t < count && is_head) {
+            const bool is_there = is_head && t < count;
+            weights[0][u] = is_there ? a.logit_scale * p * (dp - (is_only ? dp : delta)) : 0;
+            weights[1][u] = is_there ? p * kept : 0;
+            if (is_there) {
               const int64_t at = a.scalar(e + t, g);
               of_logits[at] = weights[0][u];
               of_weights[at] = weights[1][u];
@@ -205,7 +203,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, t
           Features::add(sums, weights, terms, {1, 1});
         }
         __syncwarp();
-        nodes.add(total, shared.weights[0], key);
+        nodes.add(total, shared.weights[0], key, count - base);
         if (!results.features) continue;
         T* to[2];
 #pragma unroll
@@ -229,7 +227,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, t
       for (float& x : scale) x = 1;
       nodes.store(total, results.query, i, scale);
       features.store(sums[0], results.by_logits, i, {1, 1});
-      features.store(sums[1], results.by_weights, i, {1, 1});
+      if (results.by_weights) features.store(sums[1], results.by_weights, i, {1, 1});
     }
   });
 }
@@ -238,10 +236,10 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, t
 template <class Launch>
 cudaError_t for_octet_shape(const Attention& a, const MessageFeatures& edges, const Launch& launch) {
   return for_message_shape(a, [&]<class S>() {
-    if constexpr (sizeof(typename S::T) == 8)
-      return cudaErrorInvalidValue;
-    else {
-      switch (message_shape(sizeof(typename S::T), a.heads, a.head_dim, edges.width).pieces) {
+    if constexpr (sizeof(typename S::T) == 8 || (S::kVec == 2 && S::kSteps > 1)) {
+      return cudaErrorInvalidValue;  // heads of 8 are too many then
+    } else {
+      switch (edges.pieces) {
         case 1:
           return launch.template operator()<S, 1>();
         case 2:
@@ -269,12 +267,11 @@ size_t message_octets_fwd_scratch(const Attention& a, const MessageFeatures& edg
 }
 
 size_t message_octets_bwd_scratch(const Attention& a, const MessageFeatures& edges) {
-  return message_scratch(a, backward_numbers(a, edges));
+  return message_scratch(a, message_gradient_numbers(a, edges));
 }
 
 cudaError_t message_octets_fwd(const Attention& a, const MessageFeatures& edges, const MessageOutputs& outputs,
                                void* scratch, cudaStream_t stream) {
-  if (a.num_dst == 0) return cudaSuccess;
   return for_octet_shape(a, edges, [&]<class S, int kPieces>() {
     using T = typename S::T;
     const int numbers = forward_numbers(a, edges);
@@ -292,16 +289,15 @@ cudaError_t message_octets_fwd(const Attention& a, const MessageFeatures& edges,
 
 cudaError_t message_octets_bwd(const Attention& a, const MessageFeatures& edges, const MessageGradients& g,
                                void* scratch, cudaStream_t stream) {
-  if (a.num_dst == 0) return cudaSuccess;
   return for_octet_shape(a, edges, [&]<class S, int kPieces>() {
     using T = typename S::T;
-    const int numbers = backward_numbers(a, edges);
+    const int numbers = message_gradient_numbers(a, edges);
     const auto merge = [&](const RowPass& pass, float* slots) {
       const cudaError_t error =
           launch_merge(merge_of<T, false>(a, pass, slots, numbers, 0, a.head_dim, g.query), stream);
       if (error != cudaSuccess) return error;
       auto terms = merge_of<T, false>(a, pass, slots, numbers, a.head_dim, edges.width, g.by_logits);
-      terms.rows[terms.results++] = static_cast<T*>(g.by_weights);
+      if (g.by_weights) terms.rows[terms.results++] = static_cast<T*>(g.by_weights);
       return launch_merge(terms, stream);
     };
     return launch_messages<S>(a, edges, g, numbers, backward_kernel<S, kPieces>, scratch, stream, merge);

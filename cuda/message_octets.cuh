@@ -1,8 +1,8 @@
 // What tensor cores make of features of edges, for eight edges of a row and up to eight heads at a time: products with
-// rows of heads, weighted sums, and gradients. In products m16n8, lane 4 g + c has head g and edges 2 c and 2 c + 1;
-// numbers of float32 are two in TF32 (tf32.cuh). Features are in the order in which lanes have four at a time: those
-// of edge g, 16 u + 4 c on, as factors of products; those of edges 2 c and 2 c + 1, 32 t + 4 g on, as what is summed
-// up.
+// rows of heads, weighted sums, and gradients. Lane 4 g + c has of products of edges and heads those of head g and of
+// edges 2 c and 2 c + 1, of sums those of heads 2 c and 2 c + 1; numbers of float32 are two in TF32 (tf32.cuh). Lanes
+// have features four, a quad, at a time: those of edge g, 16 u + 4 c on, as factors of products; those of edges 2 c and
+// 2 c + 1, 32 t + 4 g on, as terms of sums.
 #pragma once
 
 #include "async_copy.cuh"
@@ -13,6 +13,7 @@
 namespace dfgnn::cuda {
 
 constexpr int kOctet = 8;  // edges, and heads at the most
+static_assert(kOctet == kOctetHeads && kOctetPiece == 32);
 
 // Numbers of a warp's heads and of its octet's edges.
 using OctetNumbers = float[kOctet][kOctet];
@@ -73,7 +74,7 @@ class FeatureOctet {
   // Those of node i's head g, of which lanes of no head have zeros; of these; and of edge g, of which `rows` says where
   // it is among the features of edges.
   __device__ __forceinline__ Factor factor(const void* x, int i) const {
-    return factor(of_node(x, i) + g() * width_, g() < heads_ ? width_ : 0);
+    return factor_of(of_node(x, i) + g() * width_, g() < heads_ ? width_ : 0);
   }
   __device__ __forceinline__ static Factor factor(const Rows& rows) {
     Factor factor;
@@ -81,17 +82,20 @@ class FeatureOctet {
     for (int u = 0; u < 2 * kPieces; ++u) factor.quads[u] = rows.at(g(), 4 * u + c());
     return factor;
   }
-  __device__ __forceinline__ Factor factor(const int* rows) const { return factor(of_edge(rows[g()]), width_); }
+  __device__ __forceinline__ Factor factor(const int* rows) const { return factor_of(of_edge(rows[g()]), width_); }
 
-  __device__ __forceinline__ Terms terms(const int* rows) const {
+  // Of edges behind the first `count`, which are none, zeros: their weights are 0, which an infinite number makes NaN
+  // of.
+  __device__ __forceinline__ Terms terms(const int* rows, int count) const {
     Terms terms;
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       const T* const row = of_edge(rows[2 * c() + u]);
+      const int width = 2 * c() + u < count ? width_ : 0;
 #pragma unroll
       for (int t = 0; t < kPieces; ++t) {
         const int f = 32 * t + 4 * g();
-        terms.quads[u][t].load(row + f, 0, width_ - f);
+        terms.quads[u][t].load(row + f, 0, width - f);
       }
     }
     return terms;
@@ -202,7 +206,7 @@ class FeatureOctet {
     }
 #pragma unroll
     for (int t = 0; t < kPieces; ++t) {
-      Sums d = {};  // of which this takes the first two
+      float d[2][4] = {};
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const Quad x = rows[r].at(c(), 8 * t + g()), y = rows[r].at(c() + 4, 8 * t + g());
@@ -232,7 +236,7 @@ class FeatureOctet {
 
   __device__ __forceinline__ const T* of_edge(int row) const { return row_from(features_, row, width_ * sizeof(T)); }
 
-  __device__ __forceinline__ static Factor factor(const T* row, int width) {
+  __device__ __forceinline__ static Factor factor_of(const T* row, int width) {
     Factor factor;
 #pragma unroll
     for (int u = 0; u < 2 * kPieces; ++u) {
@@ -312,8 +316,8 @@ class NodeOctet : public MessageRows<S> {
     }
   }
 
-  // Adds rows by weights to a sum that is scaled first, by a number a head, if any.
-  __device__ __forceinline__ void add(Fragment<S>& sum, const OctetNumbers& weights, const Rows& rows,
+  // Adds rows of the first `count` edges by weights to a sum that is scaled first, by a number a head, if any.
+  __device__ __forceinline__ void add(Fragment<S>& sum, const OctetNumbers& weights, const Rows& rows, int count,
                                       const float* scale = nullptr) const {
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
@@ -322,6 +326,7 @@ class NodeOctet : public MessageRows<S> {
       if (scale) Base::scale(sum, s, scale[head[s]]);
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
+        if (first_edge() + u >= count) continue;
 #pragma unroll
         for (int v = 0; v < S::kVec; ++v) sum.x[s * S::kVec + v] += own[u] * rows[u][s * S::kVec + v];
       }

@@ -6,8 +6,8 @@
 
 #include "message_attention.h"
 #include "row_pass.cuh"
-#include "sddmm_heads.cuh"
 #include "shapes.cuh"
+#include "shared_sums.cuh"
 
 namespace dfgnn::cuda {
 
@@ -139,22 +139,33 @@ class MessageRows {
   const int log_lanes_;
 };
 
-// Calls launch.operator()<S>() with the shape of a row of all heads.
+// Calls launch.operator()<S>() with the shape of a row of all heads, of so many numbers of a head a lane.
+template <class T, int kVec, class Launch>
+cudaError_t for_message_lanes(const Attention& a, const Launch& launch) {
+  switch (message_row_lanes(a.heads * (a.head_dim / kVec))) {
+    case 8:
+      return launch.template operator()<Shape<T, kVec, 8, 1>>();
+    case 16:
+      return launch.template operator()<Shape<T, kVec, 16, 1>>();
+    case 32:
+      return launch.template operator()<Shape<T, kVec, 32, 1>>();
+    default:
+      return launch.template operator()<Shape<T, kVec, 32, 2>>();
+  }
+}
 template <class Launch>
 cudaError_t for_message_shape(const Attention& a, const Launch& launch) {
   return for_type(a.type, [&]<class T>() {
-    constexpr int kVec = message_vector(sizeof(T));
-    switch (message_row_lanes(a.heads * (a.head_dim / kVec))) {
-      case 8:
-        return launch.template operator()<Shape<T, kVec, 8, 1>>();
-      case 16:
-        return launch.template operator()<Shape<T, kVec, 16, 1>>();
-      case 32:
-        return launch.template operator()<Shape<T, kVec, 32, 1>>();
-      default:
-        return launch.template operator()<Shape<T, kVec, 32, 2>>();
+    if constexpr (sizeof(T) < 8) {
+      if (message_vector(sizeof(T), a.head_dim) == 4) return for_message_lanes<T, 4>(a, launch);
     }
+    return for_message_lanes<T, 2>(a, launch);
   });
+}
+
+// Numbers that a piece leaves of gradients, for each head: a sum of rows and two of features.
+__host__ __device__ inline int message_gradient_numbers(const Attention& a, const MessageFeatures& edges) {
+  return a.head_dim + 2 * edges.width;
 }
 
 // A pass over rows of which pieces leave so many numbers a head in slots, and the bytes of its scratch.

@@ -12,7 +12,7 @@ namespace {
 struct ProjectionTiles {
   static constexpr int kThreads = 128, kVec = 4, kQuads = 2, kNumbers = kQuads * kVec;
   static constexpr int kAtOnce = 4;  // nodes that a thread has on their way
-  static constexpr int64_t kGroups = 1024, kNodes = 64;
+  static constexpr int64_t kBlocks = 1024, kNodes = 64;
   int rows, columns, count;  // along a head's, and of all heads
   int lanes;                 // of a group, a power of two
   unsigned blocks, parts;    // of a group's tiles; groups
@@ -24,7 +24,7 @@ struct ProjectionTiles {
         lanes(1) {
     while (lanes < kThreads && lanes < count) lanes *= 2;
     blocks = static_cast<unsigned>((count + lanes - 1) / lanes);
-    const int64_t of_block = kThreads / lanes, most = std::max<int64_t>(kGroups / blocks, 1);
+    const int64_t of_block = kThreads / lanes, most = std::max<int64_t>(kBlocks / blocks, 1);
     const int64_t some = std::clamp<int64_t>(task.nodes / (kNodes * of_block), 1, most);
     parts = static_cast<unsigned>(some * of_block);
   }
@@ -107,12 +107,14 @@ cudaError_t projection_gradient(const ProjectionGradient& task, void* sums, cuda
     return cudaGetLastError();
   };
   switch (task.type) {
+    case Type::f32:
+      return launch.template operator()<float>();
     case Type::f16:
       return launch.template operator()<__half>();
     case Type::bf16:
       return launch.template operator()<__nv_bfloat16>();
     default:
-      return launch.template operator()<float>();
+      return cudaErrorInvalidValue;
   }
 }
 

@@ -10,7 +10,8 @@
 namespace dfgnn::cuda {
 
 // Of W [heads size, width], the sum over nodes, and over two pairs of these, of x z^T for each head. x: T [nodes,
-// heads, size]; z: T [nodes, heads, width]; size is a multiple of 8 and width of 4, and all are 16-byte aligned.
+// heads, size]; z: T [nodes, heads, width]; size is a multiple of 8 and width of 4, and all are 16-byte aligned. Not of
+// float64.
 struct ProjectionGradient {
   static constexpr int kPairs = 2;
   Type type;

@@ -42,4 +42,23 @@ __device__ __forceinline__ int share_sums(A (&x)[kCount]) {
   return share_held<kFrom, kTo, kCount>(x);
 }
 
+// Sums over `lanes` >= kCount neighbouring lanes of each of kCount numbers, a power of two: of the n-th, where the
+// lanes are as many parts, to those of the n-th part.
+template <int kCount, class A>
+__device__ __forceinline__ A scattered_sum(A (&x)[kCount], int lane, int lanes) {
+  int offset = lanes / 2;
+#pragma unroll
+  for (int held = kCount / 2; held > 0; held /= 2) {
+    const bool upper = lane & offset;
+#pragma unroll
+    for (int i = 0; i < held; ++i) {
+      const A sent = upper ? x[i] : x[i + held], kept = upper ? x[i + held] : x[i];
+      x[i] = kept + __shfl_xor_sync(kAllLanes, sent, offset);
+    }
+    offset /= 2;
+  }
+  for (; offset > 0; offset /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], offset);
+  return x[0];
+}
+
 }  // namespace dfgnn::cuda

@@ -26,7 +26,7 @@ using BackwardTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tenso
 // W [H D, F] in the order in which lanes read it.
 at::Tensor weights_of_lanes(T projection, int64_t heads, int64_t head_dim) {
   const auto bytes = static_cast<int>(projection.element_size());
-  const int64_t vector = cuda::message_vector(bytes), term = cuda::message_term(bytes);
+  const int64_t vector = cuda::message_vector(bytes, head_dim), term = cuda::message_term(bytes);
   const int64_t row_lanes = cuda::message_row_lanes(heads * head_dim / vector),
                 lanes = std::min<int64_t>(row_lanes, 32);
   const auto padding = row_lanes * vector - heads * head_dim;

@@ -12,7 +12,7 @@ from pyg_dfgnn import ops
 NAMES = ("q", "k", "v", "features", "projection")
 # Heads, head size and features of an edge. On CUDA the first ones have no kernels, and the others
 # heads of four lanes to a warp's, groups of 8 to 32 lanes, two vectors a lane, features of all of a
-# head's lanes or of some of them, one to four pieces a lane.
+# head's lanes or of some of them, more than these take, in one to four pieces.
 SHAPES = [
     (1, 1, 1), (3, 5, 2), (2, 16, 130), (8, 64, 8), (3, 24, 4), (2, 256, 4),
     (1, 16, 8), (2, 16, 3), (3, 16, 1), (4, 16, 8), (8, 16, 8), (5, 16, 5), (1, 32, 16), (2, 32, 8),
@@ -197,7 +197,7 @@ def test_without_csc(device):
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 16, 4), (4, 16, 20)], ids=str)
 def test_where_nothing_is_recorded(shape, device):
     csr = graphs.mixed(device)
     operands = operands_of(csr, *shape)
@@ -234,8 +234,27 @@ def test_edges_out_of_range(make, shape, device):
         for wrong in (-1, 1 << 30):
             index = getattr(graph, field).clone()
             index[edge] = wrong
-            found = ops.message_attention(**operands, graph=graph._replace(**{field: index}))
+            features = operands["features"].detach().requires_grad_()
+            found = ops.message_attention(
+                **operands | {"features": features}, graph=graph._replace(**{field: index})
+            )
             torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+            (gradient,) = torch.autograd.grad(found.nan_to_num().sum(), features)
+            assert (gradient[graph.eid[edge]] == 0).all() or field == "col"
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3), (4, 16, 4), (4, 16, 20), (8, 16, 64)], ids=str)
+def test_infinite_values_stay_where_they_are(shape, device):
+    """What a weight other than 0 is of: no NaN, and in no other feature or row."""
+    csr = graphs.mixed(device)
+    operands = operands_of(csr, *shape)
+    finite, into = call(csr, operands), csr.destinations()
+    v = operands["v"].clone()
+    v[csr.col[csr.num_edges - 1], 0, 0] = torch.inf
+    wanted = finite.clone()
+    wanted[into[csr.col[: csr.num_edges] == csr.col[csr.num_edges - 1]], 0, 0] = torch.inf
+    found = call(csr, operands | {"v": v})
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -42,15 +42,17 @@ cuda::Attention operands_of(const MessageAttention& call) {
   return a;
 }
 
-// projected: of W^T q, where the kernels are of octets.
+// projected: W^T q, where the kernels are of octets.
 cuda::MessageFeatures features_of(const MessageAttention& call, const at::Tensor& projected) {
-  const auto& features = call.features;
-  check_sizes(call.graph.num_rows(), features.size(0), call.q.size(1), features.size(1));
-  return {index_of(call.eid), features.size(0),      static_cast<int>(features.size(1)),
-          data_of(features),  data_of(call.weights), data_of(projected)};
+  const auto& [q, features] = std::tie(call.q, call.features);
+  check_sizes(call.graph.num_rows(), features.size(0), q.size(1), features.size(1));
+  const auto shape = cuda::message_shape(static_cast<int>(q.element_size()), q.size(1), q.size(2), features.size(1));
+  return {index_of(call.eid),    features.size(0),  static_cast<int>(features.size(1)), shape.pieces, data_of(features),
+          data_of(call.weights), data_of(projected)};
 }
 
-// W [H D, F] by heads, and what nodes have, [nodes, H, C], as matrices of heads.
+// W [H D, F] by heads, and what nodes have, [nodes, H, C], as matrices of heads. (What Projection makes of matrices of
+// all heads takes twice the time where features are many.)
 at::Tensor w_by_head(const MessageAttention& call) {
   return call.projection.view({call.q.size(1), call.q.size(2), call.features.size(1)});
 }
@@ -78,7 +80,7 @@ at::Tensor projection_gradient(const MessageAttention& call, const at::Tensor& q
   const int64_t heads = q.size(1), size = q.size(2), width = by_logits.size(2);
   const Projection projection(call.projection, q);
   const bool by_tensor_cores = q.element_size() == 2 && projection.by_matrix();
-  if (by_tensor_cores || q.scalar_type() == at::kDouble || size % 8 != 0 || width % 4 != 0) {
+  if (by_tensor_cores || q.scalar_type() == at::kDouble || width % 4 != 0) {
     return projection.gradient(q, by_logits) + projection.gradient(dy, by_weights);
   }
   const cuda::ProjectionGradient task{type_of(q),
@@ -123,14 +125,14 @@ MessageGradients message_attention_bwd_cuda(const MessageAttention& given, const
   const auto of_edges = [&] {
     return results_of_edges(call.graph.num_edges(), q.size(1), call.graph.num_rows(), numbers_of(call));
   };
-  const auto of_nodes = [&] {  // sums of features
-    if (!inputs.of_projection && !projected.defined()) return at::Tensor();
-    return at::empty({q.size(0), q.size(1), call.features.size(1)}, q.options());
+  const auto sums_if = [&](bool are_wanted) {  // of features
+    return are_wanted ? at::empty({q.size(0), q.size(1), call.features.size(1)}, q.options()) : at::Tensor();
   };
   const auto none = [&] { return at::empty({0}, q.options()); };
   MessageGradients gradients{at::empty(q.sizes(), q.options()), of_edges(), of_edges(), none(),
                              inputs.of_features ? at::zeros_like(call.features) : none()};
-  const auto by_logits = of_nodes(), by_weights = of_nodes();
+  const auto by_logits = sums_if(inputs.of_projection || projected.defined()),
+             by_weights = sums_if(inputs.of_projection);
   const cuda::MessageGradients pointers{
       data_of(grad_out),           data_of(out),
       data_of(inputs.lse),         data_of(grad_projected),
