@@ -2,6 +2,7 @@
 // over the row's, and products with W of what is the row's own; nothing of an edge is stored. Backward: logits again
 // and the gradients of weights, from which those of the destination's rows and of features are made and, for the sums
 // by source, two numbers are stored for each edge and head.
+#include "edges.cuh"
 #include "merge.cuh"
 #include "message_attention.h"
 #include "message_lanes.cuh"

@@ -1,6 +1,7 @@
 // Attention over messages as message_attention.cu has it, of more features of edges than a head's lanes take beside
 // nodes': what W^T makes of nodes is there before, W meets sums afterwards, and what is between is made by tensor
 // cores, of eight edges of a row at a time (message_octets.cuh).
+#include "edges.cuh"
 #include "merge.cuh"
 #include "message_attention.h"
 #include "message_octets.cuh"
