@@ -9,6 +9,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -104,18 +106,20 @@ void check(const Setting& call, const Operands& x) {
   check_probability(call.dropout_p);
 }
 
-// Of the kernels that there are for it; {} for sizes that are not known.
+// Of the kernels that there are for it. On CUDA compiled code is of these sizes alone; {} where it cannot be known.
 cuda::MessageShape shape_of(const Operands& x) {
-  if (!x.q.is_cuda()) return {};
-  const auto heads = x.q.sym_size(1).maybe_as_int(), head_dim = x.q.sym_size(2).maybe_as_int(),
-             width = x.features.sym_size(1).maybe_as_int();
-  if (!heads || !head_dim || !width || *width == 0) return {};
-  return cuda::message_shape(static_cast<int>(x.q.element_size()), *heads, *head_dim, *width);
+  const std::array<c10::SymInt, 3> sizes{x.q.sym_size(1), x.q.sym_size(2), x.w.sym_size(1)};
+  if (!x.q.is_cuda() || !std::all_of(sizes.begin(), sizes.end(), [](const auto& size) { return size.has_hint(); })) {
+    return {};
+  }
+  const auto size = [&](int i) { return sizes[i].guard_int(__FILE__, __LINE__); };
+  if (size(2) == 0) return {};
+  return cuda::message_shape(static_cast<int>(x.q.element_size()), size(0), size(1), size(2));
 }
 
 // With zeros behind features, as kernels take them.
 Operands with_whole_width(Operands x, const cuda::MessageShape& shape) {
-  const auto width = x.features.sym_size(1).expect_int();
+  const auto width = x.w.sym_size(1).guard_int(__FILE__, __LINE__);
   const auto padding = cuda::whole_width(static_cast<int>(x.q.element_size()), shape, width) - width;
   if (padding > 0) {
     for (auto* t : {&x.features, &x.w}) *t = at::constant_pad_nd(*t, {0, padding});

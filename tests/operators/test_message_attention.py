@@ -6,6 +6,10 @@ import torch
 from calls import DTYPES, SPARE, captured, check_function, graph_of, normal
 from graphs import Csr
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyg_dfgnn import ops
 
@@ -347,6 +351,39 @@ def test_compiles(width, device):
 
     compiled = torch.compile(ops.message_attention, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(run(compiled), run(ops.message_attention))
+
+
+@pytest.mark.parametrize("width", [3, 24])
+def test_kernels_in_compiled_code_of_any_graph(width, cuda):
+    """What is compiled on CUDA: kernels, though the features' number was another before, for
+    graphs of any size."""
+    csr = graphs.mixed()
+    graph, operands = graph_of(csr), operands_of(csr, 4, 16, width)
+    mode, called = FakeTensorMode(shape_env=ShapeEnv()), []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            called.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    def fake(t: Tensor, *dynamic: int) -> Tensor:
+        sizes = [DimDynamic.DYNAMIC if d in dynamic else DimDynamic.STATIC for d in range(t.dim())]
+        return mode.from_tensor(t, symbolic_context=StatelessSymbolicContext(sizes))
+
+    dynamic = {"features": (0, 1), "projection": (1,)}
+    operands = {k: fake(t, *dynamic.get(k, (0,))) for k, t in operands.items()}
+    indices = {k: fake(t, 0) for k, t in graph._asdict().items() if isinstance(t, Tensor)}
+    with mode, enable_python_dispatcher():
+        operands = {k: t.to(cuda) for k, t in operands.items()}
+        indices = {
+            k: indices[k].to(cuda) for k in ("rowptr", "col", "eid", "colptr", "row", "perm")
+        }
+        with Log():
+            y = torch.ops.dfgnn.message_attention(**indices, **operands)
+    assert "dfgnn.message_attention_fwd.default" in called
+    for t in (y, operands["features"]):
+        assert isinstance(t.shape[0], torch.SymInt)
+    assert int(operands["features"].shape[1]) == width
 
 
 @pytest.mark.parametrize("shape", [(8, 16, 8), (8, 16, 64)], ids=str)
