@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (octet_warps<S, kPieces, t
   const Features features(edges, a.heads);
   const RowReader<S> keys = nodes.reader(a.src), values = nodes.reader(a.value);
   const Dropout dropout(a);
-  float *const of_logits = static_cast<float*>(results.logits), *const of_weights =
-                                                                    static_cast<float*>(results.weights);
+  auto* const of_logits = static_cast<float*>(results.logits);
+  auto* const of_weights = static_cast<float*>(results.weights);
   const int g = lane_group(), c = lane_in_group(), numbers = message_gradient_numbers(a, edges);
   const bool is_head = g < a.heads;
   clear_no_edges(a, of_logits);
