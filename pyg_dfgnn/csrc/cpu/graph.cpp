@@ -79,20 +79,47 @@ void fill_csc(const Index* rowptr, const Index* col, int64_t num_edges, int64_t 
   std::fill(perm + colptr[num_src], perm + num_edges, Index(0));
 }
 
+// Puts edges of a row in order, by source, and those with the same as they were, which is by position; by counting
+// where that takes less time, as of a hub's.
+template <class Index>
+class RowSort {
+ public:
+  explicit RowSort(int64_t num_src) : num_src_(num_src) {}
+
+  void operator()(Index* col, Index* eid, int64_t count) {
+    constexpr int64_t kSourcesOfEdge = 16;  // counted while one edge is compared with others
+    edges_.clear();
+    for (int64_t e = 0; e < count; ++e) edges_.emplace_back(col[e], eid[e]);
+    if (count * kSourcesOfEdge < num_src_) {
+      std::sort(edges_.begin(), edges_.end());
+      for (int64_t e = 0; e < count; ++e) std::tie(col[e], eid[e]) = edges_[e];
+    } else {
+      next_.assign(num_src_ + 1, 0);
+      for (const auto& edge : edges_) ++next_[edge.first + 1];
+      prefix_sum(next_.data(), num_src_);
+      for (const auto& edge : edges_) {
+        const auto e = next_[edge.first]++;
+        std::tie(col[e], eid[e]) = edge;
+      }
+    }
+  }
+
+ private:
+  const int64_t num_src_;
+  std::vector<std::pair<Index, Index>> edges_;
+  std::vector<Index> next_;
+};
+
 // Edges of a row by source, those with the same by their position in the list, which they ascend by; but for the last,
 // where it is a self-loop that was put in.
 template <class Index>
-void sort_rows(const Index* rowptr, int64_t num_dst, int64_t num_loops, Index* col, Index* eid) {
+void sort_rows(const Index* rowptr, int64_t num_dst, int64_t num_src, int64_t num_loops, Index* col, Index* eid) {
   constexpr int64_t kGrain = 1024;
   at::parallel_for(0, num_dst, kGrain, [&](int64_t first, int64_t last) {
-    std::vector<std::pair<Index, Index>> edges;
+    RowSort<Index> sort(num_src);
     for (int64_t i = first; i < last; ++i) {
       const int64_t begin = rowptr[i], end = rowptr[i + 1] - (i < num_loops);
-      if (std::is_sorted(col + begin, col + end)) continue;
-      edges.clear();
-      for (int64_t e = begin; e < end; ++e) edges.emplace_back(col[e], eid[e]);
-      std::sort(edges.begin(), edges.end());
-      for (int64_t e = begin; e < end; ++e) std::tie(col[e], eid[e]) = edges[e - begin];
+      if (!std::is_sorted(col + begin, col + end)) sort(col + begin, eid + begin, end - begin);
     }
   });
 }
@@ -143,8 +170,8 @@ std::tuple<Csr, Csc> both_forms_cpu(const at::Tensor& src, const at::Tensor& dst
   const int64_t num_loops = col.numel() - src.numel();
   with_index_type(index_type, [&, &rowptr = rowptr, &col = col, &eid = eid](auto index) {
     using Index = decltype(index);
-    sort_rows(rowptr.template const_data_ptr<Index>(), num_dst, num_loops, col.template mutable_data_ptr<Index>(),
-              eid.template mutable_data_ptr<Index>());
+    sort_rows(rowptr.template const_data_ptr<Index>(), num_dst, num_src, num_loops,
+              col.template mutable_data_ptr<Index>(), eid.template mutable_data_ptr<Index>());
   });
   return {csr, csr_to_csc_cpu(rowptr, col, num_src)};
 }
