@@ -72,8 +72,7 @@ class MessageLanes : public MessageRows<S> {
         values_(this->reader(a.value)),
         features_(in_one_head(a, edges.width), edges.features, 0, lane_of_head()) {}
 
-  // The edge of a step whose numbers the lane has; whether it is the first lane that does, of the head of step s, and
-  // whether it is the first of all that have the head.
+  // The edge of a step whose numbers the lane has; whether it is the first lane that does, of the head of step s.
   __device__ __forceinline__ int own_edge() const { return lane_of_head() >> log_part(); }
   __device__ __forceinline__ bool is_first_of_edge(int s) const {
     return live[s] && (lane() & ((1 << log_part()) - 1)) == 0;

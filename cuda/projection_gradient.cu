@@ -101,21 +101,15 @@ int64_t projection_gradient_parts(const ProjectionGradient& task) { return Proje
 cudaError_t projection_gradient(const ProjectionGradient& task, void* sums, cudaStream_t stream) {
   const ProjectionTiles tiles(task);
   const dim3 grid(tiles.parts / (ProjectionTiles::kThreads / tiles.lanes), tiles.blocks);
-  const auto launch = [&]<class T>() {
-    projection_gradient_kernel<T>
-        <<<grid, ProjectionTiles::kThreads, 0, stream>>>(task, tiles, static_cast<typename Accumulate<T>::type*>(sums));
-    return cudaGetLastError();
-  };
-  switch (task.type) {
-    case Type::f32:
-      return launch.template operator()<float>();
-    case Type::f16:
-      return launch.template operator()<__half>();
-    case Type::bf16:
-      return launch.template operator()<__nv_bfloat16>();
-    default:
+  return for_type(task.type, [&]<class T>() {
+    if constexpr (sizeof(T) == 8) {
       return cudaErrorInvalidValue;
-  }
+    } else {
+      projection_gradient_kernel<T>
+          <<<grid, ProjectionTiles::kThreads, 0, stream>>>(task, tiles, static_cast<float*>(sums));
+      return cudaGetLastError();
+    }
+  });
 }
 
 }  // namespace dfgnn::cuda

@@ -8,11 +8,13 @@
 namespace dfgnn {
 
 // Operands of a call, checked and contiguous. graph: by destination; q, k, v: T [nodes, H, D]; features: T [rows, F],
-// of edge e at eid[e]; weights: W as kernels read it, undefined where these are of octets (cuda/message_attention.h);
-// seed: defined where dropout_p > 0.
+// of edge e at eid[e]; pieces: of the kernels' shape (cuda/message_geometry.h); weights: W as kernels read it,
+// undefined where there are pieces (cuda/message_attention.h); seed: defined where dropout_p > 0.
 struct MessageAttention {
   Compressed graph;
-  at::Tensor eid, q, k, v, features, projection, weights;
+  at::Tensor eid, q, k, v, features, projection;
+  int pieces;
+  at::Tensor weights;
   double scale, dropout_p;
   at::Tensor seed;
 };

@@ -244,7 +244,8 @@ def test_edges_out_of_range(make, shape, device):
             )
             torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
             (gradient,) = torch.autograd.grad(found.nan_to_num().sum(), features)
-            assert (gradient[graph.eid[edge]] == 0).all() or field == "col"
+            if field == "eid":
+                assert (gradient[graph.eid[edge]] == 0).all()
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 3), (4, 16, 4), (4, 16, 20), (8, 16, 64)], ids=str)
@@ -252,10 +253,9 @@ def test_infinite_values_stay_where_they_are(shape, device):
     """What a weight other than 0 is of: no NaN, and in no other feature or row."""
     csr = graphs.mixed(device)
     operands = operands_of(csr, *shape)
-    finite, into = call(csr, operands), csr.destinations()
+    wanted, into = call(csr, operands), csr.destinations()
     v = operands["v"].clone()
     v[csr.col[csr.num_edges - 1], 0, 0] = torch.inf
-    wanted = finite.clone()
     wanted[into[csr.col[: csr.num_edges] == csr.col[csr.num_edges - 1]], 0, 0] = torch.inf
     found = call(csr, operands | {"v": v})
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)

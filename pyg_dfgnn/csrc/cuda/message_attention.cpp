@@ -44,10 +44,9 @@ cuda::Attention operands_of(const MessageAttention& call) {
 
 // projected: W^T q, where the kernels are of octets.
 cuda::MessageFeatures features_of(const MessageAttention& call, const at::Tensor& projected) {
-  const auto& [q, features] = std::tie(call.q, call.features);
-  check_sizes(call.graph.num_rows(), features.size(0), q.size(1), features.size(1));
-  const auto shape = cuda::message_shape(static_cast<int>(q.element_size()), q.size(1), q.size(2), features.size(1));
-  return {index_of(call.eid),    features.size(0),  static_cast<int>(features.size(1)), shape.pieces, data_of(features),
+  const auto& features = call.features;
+  check_sizes(call.graph.num_rows(), features.size(0), call.q.size(1), features.size(1));
+  return {index_of(call.eid),    features.size(0),  static_cast<int>(features.size(1)), call.pieces, data_of(features),
           data_of(call.weights), data_of(projected)};
 }
 
@@ -60,7 +59,7 @@ at::Tensor by_head(const at::Tensor& x) { return x.transpose(0, 1); }
 
 // W^T x, [nodes, H, F], for kernels of octets, to others an undefined one; and y += W x.
 at::Tensor projected_of(const MessageAttention& call, const at::Tensor& x) {
-  if (call.weights.defined()) return {};
+  if (call.pieces == 0) return {};
   const auto projected = at::empty({x.size(0), x.size(1), call.features.size(1)}, x.options());
   auto result = by_head(projected);
   at::bmm_out(result, by_head(x), w_by_head(call));
