@@ -18,7 +18,7 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
   using A = typename S::A;
   using W = typename Groups::W;
   using Batches = NodeBatches<score, typename S::T>;
-  __shared__ typename Batches::Storage batch;
+  auto& batch = warp_storage<typename Batches::Storage>();
   const RowReader<W> other_row(a, a.src, h, groups.lane);
   const bool needs_edges = a.bias || dropout.active();
   typename Groups::Own own;
@@ -73,7 +73,8 @@ constexpr int cosine_rows_warps() {
 }
 
 template <class S, class Groups>
-__global__ void __launch_bounds__(RowUnits::kThreads, (cosine_rows_warps<S>()))
+__global__ void __launch_bounds__(block_threads(cosine_rows_warps<S>(), kTogether<S>),
+                                  blocks_at_once(cosine_rows_warps<S>(), kTogether<S>))
     cosine_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                        RowUnits units, typename S::A* slots) {
   const Dropout dropout(a);
@@ -87,8 +88,9 @@ template <class S>
 cudaError_t launch_cosine_rows(const Attention& a, const Outputs& outputs, const RowUnits& units,
                                const UnitScratch<typename S::A>& scratch, cudaStream_t stream) {
   using T = typename S::T;
+  constexpr size_t kStorage = sizeof(typename NodeBatches<Score::cosine, T>::Storage);
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-    kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
+    kernel<<<grid, dim3(kWarp, with.warps), with.warps * kStorage, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
   };
   const cudaError_t error = for_row_groups<S>(a.head_dim, [&]<class Groups>() {
     return launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, cosine_rows_kernel<S, Groups>, nullptr,

@@ -35,7 +35,7 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   // registers hold them until then.
   constexpr bool kByVectors = std::is_same_v<Sum, VectorSum<S>>, kAhead = !kAdditive || !kByVectors;
   using Next = std::conditional_t<kByVectors, NextIndex, LoadedIndex>;
-  __shared__ typename Sum::Batch batch;
+  auto& batch = warp_storage<typename Sum::Batch>();
   const int lane = threadIdx.x;
   const typename Sum::Reader row(a, kOfValue ? g.grad_out : a.dst, h, Sum::lane());
   Sum sum(batch);
@@ -92,7 +92,8 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
 }
 
 template <Summed summed, Score score, class S, class Sum>
-__global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(24)))
+__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kTogether<S>),
+                                  blocks_at_once(warps_here<S>(24), kTogether<S>))
     columns_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g, RowUnits units,
                    typename S::A* slots, const EdgeStore<typename S::A> store) {
   for_units(a.colptr, a.num_src, a.num_edges, units, [&](int j, const Range& entries, int64_t slot) {
@@ -105,8 +106,10 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
                            const EdgeStore<typename S::A>& store, cudaStream_t stream) {
   using T = typename S::T;
   return launch_side<Side::columns, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
+    size_t batch_bytes = sizeof(typename VectorSum<S>::Batch);
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
+      chosen<<<grid, dim3(kWarp, with.warps), with.warps * batch_bytes, stream>>>(Typed<T>{a}, g, with, scratch.slots,
+                                                                                  store);
     };
     const auto launch_sum = [&]<Summed summed>() {
       auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;
@@ -115,6 +118,7 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
         if (has_tensor_sums<S>(a)) {
           kernel = columns_kernel<summed, score, S, TensorSum<S>>;
           exact = by_vectors;
+          batch_bytes = std::max(batch_bytes, sizeof(typename TensorSum<S>::Batch));
         }
       }
       return launch_units(units, a, a.num_src, a.heads, scratch.counters, stream, kernel, exact, launch);

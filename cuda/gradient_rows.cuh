@@ -32,7 +32,8 @@ constexpr int row_gradients_warps() {
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being
 // there, or of value, which is src with cosine scores.
 template <Score score, class S, class Groups>
-__global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score, S>()))
+__global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(), kTogether<S>),
+                                  blocks_at_once(row_gradients_warps<score, S>(), kTogether<S>))
     row_gradients_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                          RowUnits units, typename S::A* slots, const EdgeStore<typename S::A> store) {
   using A = typename S::A;
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (row_gradients_warps<score
   using Batches = NodeBatches<score, typename S::T>;
   constexpr bool kAdditive = score == Score::additive, kHasDp = score == Score::dot;
   constexpr bool kNodesAhead = score != Score::cosine && std::is_same_v<Groups, VectorGroups<S>>;  // where they fit
-  __shared__ typename Batches::Storage batch;
+  auto& batch = warp_storage<typename Batches::Storage>();
   const int lane = threadIdx.x, h = blockIdx.y;
   const Dropout dropout(a);
   const Groups groups;
@@ -124,8 +125,15 @@ cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace,
           launch_row_dots<S>(a, g.grad_out, a.value, StoreDp<T>{store.numbers}, units, scratch.counters, stream);
       if (error != cudaSuccess) return error;
     }
-    return for_row_groups<S>(
-        a.head_dim, [&]<class Groups>() { return launch_kernel(row_gradients_kernel<score, S, Groups>, a.heads); });
+    const auto launch_blocks = [&](dim3 grid, const RowUnits& with, auto* kernel) {
+      constexpr size_t kStorage = sizeof(typename NodeBatches<score, T>::Storage);
+      kernel<<<grid, dim3(kWarp, with.warps), with.warps * kStorage, stream>>>(Typed<T>{a}, g, with, scratch.slots,
+                                                                               store);
+    };
+    return for_row_groups<S>(a.head_dim, [&]<class Groups>() {
+      return launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream,
+                          row_gradients_kernel<score, S, Groups>, nullptr, launch_blocks);
+    });
   });
 }
 

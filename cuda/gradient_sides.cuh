@@ -3,6 +3,7 @@
 #pragma once
 
 #include "narrow_gradient.cuh"
+#include "row_list.cuh"
 
 namespace dfgnn::cuda {
 
@@ -282,7 +283,7 @@ cudaError_t launch_side(const Attention& a, const Gradients& g, void* scratch_me
   if (pass.num_own() == 0) return cudaSuccess;
   RowUnits units = plan_side<side, score>(a);
   const UnitScratch<typename S::A> scratch(scratch_memory, a.heads, units);
-  cudaError_t error = order_rows(units, pass.ptr(), a.num_edges, scratch.order, stream);
+  cudaError_t error = list_rows(units, pass.ptr(), pass.num_own(), a.num_edges, scratch.list, stream);
   if (error == cudaSuccess) error = launch(units, scratch);
   return error == cudaSuccess ? merge_gradients<side, score, S>(a, g, units, scratch.slots, stream) : error;
 }

@@ -65,9 +65,12 @@ class MergedRow {
   __device__ __forceinline__ MergedRow(const Merge<T, kSoftmax>& m, const void* slots, int row)
       : m_(m), slots_(static_cast<const A*>(slots)), row_(row) {
     const Range entries = row_range(m.ptr, row, m.num_entries);
-    begin_ = static_cast<int>(entries.begin / m.units.segment);
-    end_ = static_cast<int>((entries.end - 1) / m.units.segment) + 1;
-    begins_within_ = entries.begin > begin_ * m.units.segment;
+    const int64_t segment = m.units.segment, begin = entries.begin / segment;
+    const bool is_listed = m.units.listed > 0;
+    first_ = m.units.first_slot(entries);
+    apart_ = is_listed ? 1 : 2;
+    begins_within_ = !is_listed && entries.begin > begin * segment;
+    count_ = static_cast<int>(is_listed ? m.units.pieces(entries) : (entries.end - 1) / segment + 1 - begin);
   }
 
   // Features from f on, counted over all results, and with the first ones the number or the softmax's sum.
@@ -78,13 +81,13 @@ class MergedRow {
     const bool has_number = !kSoftmax && m_.number;
     A x[kVec] = {}, largest = -INFINITY, total = A(0);
 #pragma unroll 1
-    for (int first = begin_ + warp; first < end_; first += kAtOnce * kWarps) {
+    for (int first = warp; first < count_; first += kAtOnce * kWarps) {
       A maxima[kAtOnce], totals[kAtOnce], numbers[kAtOnce][kVec];
 #pragma unroll
       for (int t = 0; t < kAtOnce; ++t) {
-        const int segment = first + t * kWarps;
-        const bool is_there = segment < end_;
-        const A* from = slot(segment, h);
+        const int piece = first + t * kWarps;
+        const bool is_there = piece < count_;
+        const A* from = slot(piece, h);
         maxima[t] = kSoftmax && is_there ? __ldcg(from + m_.features) : -INFINITY;
         totals[t] = kSoftmax && is_there     ? __ldcg(from + m_.features + 1)
                     : has_number && is_there ? __ldcg(from)
@@ -150,9 +153,9 @@ class MergedRow {
     return kSoftmax ? exp_difference(maximum, largest) : A(1);
   }
 
-  // What the row's piece in segment s left.
-  __device__ __forceinline__ const A* slot(int s, int h) const {
-    const int64_t slot = 2 * static_cast<int64_t>(s) + (s == begin_ && begins_within_);
+  // What a piece of the row left.
+  __device__ __forceinline__ const A* slot(int piece, int h) const {
+    const int64_t slot = first_ + piece * apart_ + (piece == 0 && begins_within_);
     return slots_ + (slot * m_.heads + h) * m_.width;
   }
 
@@ -173,8 +176,9 @@ class MergedRow {
   const Merge<T, kSoftmax>& m_;
   const A* const slots_;
   const int row_;
-  int begin_, end_;  // segments
-  bool begins_within_;
+  int64_t first_;  // slot, of those of segments the lower one
+  int apart_, count_;
+  bool begins_within_;  // the first segment, whose upper slot it has then
 };
 
 // Of rows from `first` on, the tasks of those that have their bit set in `rows`: one after another by the block, or by

@@ -2,6 +2,7 @@
 // rows that are as balanced; softmax and SpMM follow by rows.
 #include "edges.cuh"
 #include "row_dots.cuh"
+#include "row_list.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
 #include "softmax_rows.cuh"
@@ -51,7 +52,7 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
     RowUnits units = plan_forward(a);
     const UnitScratch<A> scratch(workspace, a.heads, units);
     A* logits = reinterpret_cast<A*>(static_cast<char*>(workspace) + forward_scratch_bytes(a, units));
-    cudaError_t error = order_rows(units, a.rowptr, a.num_edges, scratch.order, stream);
+    cudaError_t error = list_rows(units, a.rowptr, a.num_dst, a.num_edges, scratch.list, stream);
     if (error != cudaSuccess) return error;
     bool by_rows = false;
     if constexpr (score == Score::dot || score == Score::cosine) {

@@ -32,14 +32,20 @@ constexpr int row_dots_warps() {
   return warps_here<S>(S::kLoop ? 16 : 28);
 }
 
+template <class A>
+struct DotsStorage {
+  alignas(16) int nodes[kWarp];
+  A dots[kWarp];
+};
+
 template <class S, class Groups, class Store>
-__global__ void __launch_bounds__(RowUnits::kThreads, (row_dots_warps<S>()))
+__global__ void __launch_bounds__(block_threads(row_dots_warps<S>(), kTogether<S>),
+                                  blocks_at_once(row_dots_warps<S>(), kTogether<S>))
     row_dots_kernel(const __grid_constant__ Typed<typename S::T> a, const void* own_rows, const void* other_rows,
                     Store store, RowUnits units) {
   using A = typename S::A;
   using W = typename Groups::W;
-  __shared__ alignas(16) int nodes[kWarp];
-  __shared__ A dots[kWarp];
+  auto& [nodes, dots] = warp_storage<DotsStorage<A>>();
   const int lane = threadIdx.x, h = blockIdx.y;
   const Groups groups;
   const RowReader<W> other_row(a, other_rows, h, groups.lane);
@@ -75,7 +81,8 @@ template <class S, class Store>
 cudaError_t launch_row_dots(const Attention& a, const void* own_rows, const void* other_rows, const Store& store,
                             const RowUnits& units, unsigned* counters, cudaStream_t stream) {
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-    kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, own_rows, other_rows, store, with);
+    kernel<<<grid, dim3(kWarp, with.warps), with.warps * sizeof(DotsStorage<typename S::A>), stream>>>(
+        Typed<typename S::T>{a}, own_rows, other_rows, store, with);
   };
   return for_row_groups<S>(a.head_dim, [&]<class Groups>() {
     return launch_units(units, a, a.num_dst, a.heads, counters, stream, row_dots_kernel<S, Groups, Store>, nullptr,

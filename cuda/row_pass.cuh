@@ -1,7 +1,7 @@
 // A pass over rows of a compressed form, a warp each (row_units.cuh), for all heads at once.
 #pragma once
 
-#include "row_units.cuh"
+#include "row_list.cuh"
 
 namespace dfgnn::cuda {
 
@@ -31,9 +31,9 @@ class RowPass {
   cudaError_t launch(void* memory, cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
                      const Launch& launch) const {
     RowUnits units = units_;
-    if (!memory) units.ordered = 0;
+    if (!memory) units.listed = 0;
     const auto places = scratch<float>(memory);  // of which the first two are the same for any numbers
-    const cudaError_t error = order_rows(units, ptr_, graph_.num_edges, places.order, stream);
+    const cudaError_t error = list_rows(units, ptr_, num_rows_, graph_.num_edges, places.list, stream);
     if (error != cudaSuccess) return error;
     unsigned* const counters = memory ? places.counters : nullptr;
     return launch_units(units, graph_, num_rows_, 1, counters, stream, kernel, exact, launch);

@@ -8,12 +8,13 @@
 //
 // Where rows are long, warps take units from counters, a window of them a multiprocessor at a time: what its warps
 // gather for neighbouring rows they find in their L1 cache. They do so most if they are at the same place of their rows
-// at the same time, so rows that are very long are taken in the order of their lengths, within neighbourhoods.
+// at the same time, so rows that are very long are listed: within neighbourhoods by their lengths, those that are
+// longer than a segment in equal pieces, of rows side by side the first ones, then the second ones. Kernels that can
+// take them by blocks of as many warps as a multiprocessor holds, which begin together and have as much to do.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <cub/block/block_radix_sort.cuh>
 
 #include "device.h"
 #include "find_row.cuh"
@@ -22,8 +23,14 @@
 
 namespace dfgnn::cuda {
 
+// A row, or a piece of one, of `size` entries from `begin` on. Without a row there is nothing to do.
+struct ListedUnit {
+  int64_t begin;
+  int row = -1, size, slot;
+};
+
 struct RowUnits {
-  static constexpr int kThreads = kWarp;  // of a block
+  static constexpr int kThreads = kWarp;  // of a block, if it is one warp's
   static constexpr int64_t kShort = 16;
 
   int64_t segment;    // entries
@@ -36,8 +43,9 @@ struct RowUnits {
   bool are_short = false;       // rows are so short, and so many, that groups of lanes should take one each:
   int64_t own_most = kShort;    // those of so many entries at the most,
   int64_t shortest = 0;         // and warps those of so many on
-  int64_t ordered = 0;          // rows that have a place in the order,
-  const int* order = nullptr;   // or null, where they go as they are numbered
+  int64_t listed = 0;           // units that are in a list, or none, where rows go as they are numbered
+  const ListedUnit* list = nullptr;
+  unsigned warps = 1;  // of a block, [kWarp, warps] threads; more than one where units are in a list and kernels can
 
   void set_rows_per_unit(int rows, int64_t num_rows) {
     rows_per_unit = rows;
@@ -51,6 +59,12 @@ struct RowUnits {
   }
 
   __host__ __device__ int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
+
+  // Of a listed row: its pieces, 1 if it is whole, and the first one's slot.
+  __device__ __forceinline__ int64_t pieces(const Range& row) const {
+    return segments > 0 && row.size() > segment ? (row.size() + segment - 1) / segment : 1;
+  }
+  __device__ __forceinline__ int64_t first_slot(const Range& row) const { return 2 * (row.begin / segment); }
 
   // Whether a pass needs memory of its own, if it has no `exact` kernel.
   bool need_scratch(int64_t num_rows, int64_t num_entries) const {
@@ -72,6 +86,15 @@ constexpr int warps_here(int warps) {
 #endif
 }
 
+// Launch bounds of a kernel of which a multiprocessor holds so many warps: in one block, which takes listed units
+// together, or in blocks of a warp each.
+constexpr int block_threads(int warps, bool together) { return together ? warps * kWarp : kWarp; }
+constexpr int blocks_at_once(int warps, bool together) { return together ? 1 : warps; }
+
+// Whether kernels do, by times on 9.0 (long-rows.md), but for those that say otherwise.
+template <class S>
+constexpr bool kTogether = std::is_same_v<typename S::T, float>;
+
 // How many entries a piece has at least. Where these are few, times heads, nothing hides the time that a warp takes for
 // a long row, so pieces are smaller, and their time is the shorter, the fewer entries there are; but not where rows are
 // of about equal lengths, most of which would be cut, unless they are long and too few for a device. The longest of a
@@ -90,10 +113,12 @@ inline int64_t least_piece(const Attention& a, int64_t num_rows, int64_t numbers
 // each has `numbers`, 4 bytes each, of all heads, take no more than 4 bytes an entry or 32 MiB. `longest`: entries of
 // the longest row, if known.
 inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers, int64_t longest = -1) {
-  constexpr int64_t kPieces = 16384, kMost = 2048;
+  constexpr int64_t kPieces = 16384;
   constexpr int64_t kEntriesPerUnit = 32, kTwo = 80, kUnits = 8192, kFewEntries = 12, kVeryLong = 256;
+  const bool is_listed = num_rows >= kUnits && a.num_edges >= kVeryLong * num_rows;
+  const int64_t most = is_listed ? 1024 : 2048;
   const int64_t num_entries = a.num_edges, least = least_piece(a, num_rows, numbers);
-  int64_t segment = (std::clamp(num_entries / kPieces, least, kMost) + kWarp - 1) / kWarp * kWarp;
+  int64_t segment = (std::clamp(num_entries / kPieces, least, most) + kWarp - 1) / kWarp * kWarp;
   const int64_t bytes_allow = num_entries * numbers >> 22, entries_allow = 2 * numbers;
   const int64_t smallest = bytes_allow < entries_allow ? bytes_allow : entries_allow;
   if (segment < smallest) segment = smallest;
@@ -107,7 +132,7 @@ inline RowUnits plan_units(const Attention& a, int64_t num_rows, int64_t numbers
   while (rows < 16 && 2 * rows * num_entries <= kEntriesPerUnit * num_rows && num_rows >= 2 * rows * kUnits) rows *= 2;
   RowUnits units{segment, segments, rows, segments + static_cast<unsigned>((num_rows + rows - 1) / rows)};
   units.are_short = num_rows >= 4 * kUnits && num_entries < kFewEntries * num_rows;
-  if (num_rows >= kUnits && num_entries >= kVeryLong * num_rows) units.ordered = num_rows;
+  if (is_listed) units.listed = units.count;
   return units;
 }
 
@@ -125,87 +150,82 @@ struct UnitCounters {
   }
 };
 
-// Memory for a pass over units: counters, the rows' order, and a slot's `width` numbers a head.
+// Memory for a pass over units: counters, their list, and a slot's `width` numbers a head.
 template <class A>
 struct UnitScratch {
   unsigned* counters;
-  int* order;
+  ListedUnit* list;
   A* slots;
 
   UnitScratch(void* memory, int heads, const RowUnits& units)
       : counters(static_cast<unsigned*>(memory)),
-        order(reinterpret_cast<int*>(static_cast<char*>(memory) + UnitCounters::bytes(heads))),
-        slots(reinterpret_cast<A*>(reinterpret_cast<char*>(order) + order_bytes(units))) {}
+        list(reinterpret_cast<ListedUnit*>(static_cast<char*>(memory) + UnitCounters::bytes(heads))),
+        slots(reinterpret_cast<A*>(reinterpret_cast<char*>(list) + list_bytes(units))) {}
 
-  static size_t order_bytes(const RowUnits& units) { return (units.ordered * sizeof(int) + 15) / 16 * 16; }
+  static size_t list_bytes(const RowUnits& units) { return (units.listed * sizeof(ListedUnit) + 15) / 16 * 16; }
   static size_t bytes(const RowUnits& units, int heads, int width) {
     const size_t numbers = static_cast<size_t>(units.slots()) * heads * width;
-    return UnitCounters::bytes(heads) + order_bytes(units) + numbers * sizeof(A);
+    return UnitCounters::bytes(heads) + list_bytes(units) + numbers * sizeof(A);
   }
 };
 
-// Rows by length, the longest first, within each neighbourhood of kRows.
-struct RowOrder {
-  static constexpr int kThreads = 256, kEach = 4, kRows = kThreads * kEach;
-};
-
-static __global__ void __launch_bounds__(RowOrder::kThreads)
-    order_rows_kernel(Index ptr, int64_t num_rows, int64_t num_entries, int* order) {
-  constexpr int kEach = RowOrder::kEach, kBits = 24;
-  using Sort = cub::BlockRadixSort<unsigned, RowOrder::kThreads, kEach, int>;
-  __shared__ typename Sort::TempStorage storage;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * RowOrder::kRows + threadIdx.x * kEach;
-  unsigned keys[kEach];
-  int rows[kEach];
-#pragma unroll
-  for (int t = 0; t < kEach; ++t) {  // past the last row: as if shorter than any
-    rows[t] = static_cast<int>(first + t);
-    constexpr int64_t kMost = (1 << kBits) - 2;
-    const int64_t size = first + t < num_rows ? min(row_range(ptr, first + t, num_entries).size(), kMost) : -1;
-    keys[t] = static_cast<unsigned>(size + 1);
-  }
-  Sort(storage).SortDescending(keys, rows, 0, kBits);
-#pragma unroll
-  for (int t = 0; t < kEach; ++t) {
-    if (first + t < num_rows) order[first + t] = rows[t];
-  }
+// The warps that a block of the kernel may have, by its launch bounds.
+template <class Kernel>
+cudaError_t warps_of_block(Kernel* kernel, unsigned& warps) {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) warps = static_cast<unsigned>(attributes.maxThreadsPerBlock) / kWarp;
+  return error;
 }
 
-// Puts the rows into the order that the plan says, if it says one.
-inline cudaError_t order_rows(RowUnits& units, const Index& ptr, int64_t num_entries, int* order, cudaStream_t stream) {
-  if (units.ordered == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>((units.ordered + RowOrder::kRows - 1) / RowOrder::kRows);
-  order_rows_kernel<<<blocks, RowOrder::kThreads, 0, stream>>>(ptr, units.ordered, num_entries, order);
-  units.order = order;
-  return cudaGetLastError();
-}
-
-// Calls launch(grid, units, kernel), the grid's second dimension being `head_blocks`. Where rows are
-// long, the grid is what a device holds at once at the most, and warps take units from counters. Where there is
-// an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
+// Calls launch(grid, units, kernel), the grid's second dimension being `head_blocks`. Listed units go by blocks of
+// units.warps warps, if the kernel's may have more than one, and if there are some for each multiprocessor. Else, where
+// rows are long, the grid is what a device holds at once at the most, and warps take units from counters. Where there
+// is an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
 template <class Kernel, class Launch>
 cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned head_blocks, unsigned* counters,
                          cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
                          const Launch& launch) {
   constexpr int64_t kBlocksPerMultiprocessor = 32;
+  constexpr unsigned kEnoughBlocks = 4;
   int multiprocessors = 0;
   cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
   const auto resident = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
   unsigned* const taken = UnitCounters::of_launch(counters, 0, a.heads);
   const bool take = taken && units.count > resident && rows_are_long(num_rows, a.num_edges);
+  unsigned warps = 1;
+  if (error == cudaSuccess && units.list) error = warps_of_block(kernel, warps);
   if (error == cudaSuccess && (take || exact)) {
     error = cudaMemsetAsync(counters, 0, UnitCounters::bytes(a.heads), stream);
   }
   if (error != cudaSuccess) return error;
-  if (take) units.next = taken;
   if (exact) units.inexact = counters;
-  launch(dim3(take ? resident : units.count, head_blocks), units, kernel);
+  if (warps > 1 && units.count >= kEnoughBlocks * multiprocessors * warps) {
+    RowUnits by_blocks = units;
+    by_blocks.warps = warps;
+    launch(dim3((units.count + warps - 1) / warps, head_blocks), by_blocks, kernel);
+  } else {
+    if (take) units.next = taken;
+    launch(dim3(take ? resident : units.count, head_blocks), units, kernel);
+  }
   if (exact) {
     units.next = UnitCounters::of_launch(counters, 1, a.heads);
     units.if_inexact = true;
     launch(dim3(units.next && units.count > resident ? resident : units.count, head_blocks), units, exact);
   }
   return cudaGetLastError();
+}
+
+// The warp's number in a block of [kWarp, warps] threads. By a shuffle, so that compilers know that it is the same for
+// all of its lanes: what follows from it takes no registers of each.
+__device__ __forceinline__ unsigned warp_in_block() { return __shfl_sync(kAllLanes, threadIdx.y, 0); }
+
+// What a warp of a block has of the block's dynamic shared memory, of which the block has as much for each.
+template <class Storage>
+__device__ __forceinline__ Storage& warp_storage() {
+  extern __shared__ __align__(16) char block_storage[];
+  static_assert(sizeof(Storage) % 16 == 0);
+  return reinterpret_cast<Storage*>(block_storage)[warp_in_block()];
 }
 
 // The warp's next unit of its multiprocessor's window, of those after the grid's first. A window is a word: in the
@@ -240,20 +260,27 @@ __device__ __forceinline__ unsigned take_unit(const RowUnits& units) {
 template <class Visit>
 __device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int64_t num_entries, const RowUnits& units,
                                          unsigned unit, int lane, const Visit& visit) {
-  const bool pieces = unit < units.segments;
+  ListedUnit listed;
+  if (units.list) {
+    listed = units.list[unit];
+    if (listed.row < 0) return;
+  }
+  const bool pieces = !units.list && unit < units.segments;
   const auto has_length = [&](const Range& entries) {
     return (units.segments > 0 && entries.size() > units.segment) == pieces && entries.size() >= units.shortest;
   };
-  const Range segment{unit * units.segment, min(unit * units.segment + units.segment, num_entries)};
-  int64_t first, second;
+  const auto segment = [&] {
+    const int64_t begin = unit * units.segment;
+    return Range{begin, min(begin + units.segment, num_entries)};
+  };
+  unsigned first = listed.row, second = 0;
   if (pieces) {
     int64_t found[2];
-    warp_find_rows<2>(ptr, num_rows, {segment.begin, segment.end - 1}, found);
-    first = found[0];
-    second = found[1];
-  } else {
-    first = static_cast<int64_t>(unit - units.segments) * units.rows_per_unit;
-    if (units.order) first = units.order[first];
+    warp_find_rows<2>(ptr, num_rows, {segment().begin, segment().end - 1}, found);
+    first = static_cast<unsigned>(found[0]);
+    second = static_cast<unsigned>(found[1]);
+  } else if (!units.list) {
+    first = (unit - units.segments) * units.rows_per_unit;
     second = first + 1;
   }
   // Of two rows of a segment, or of a run of rows, those that are wanted, a lane each; then one after another.
@@ -262,16 +289,23 @@ __device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int
     if (t >= (pieces ? 2 : units.rows_per_unit) || row_of(t) >= num_rows || (t == 1 && second == first)) return false;
     return has_length(row_range(ptr, row_of(t), num_entries));
   };
-  const bool is_one_row = !pieces && units.rows_per_unit == 1;
+  const bool is_one_row = units.list || (!pieces && units.rows_per_unit == 1);
 #pragma unroll 1
   for (unsigned left = is_one_row ? 1 : __ballot_sync(kAllLanes, is_wanted(lane)); left != 0; left &= left - 1) {
-    const int64_t row = row_of(__ffs(left) - 1);
-    Range entries = row_range(ptr, row, num_entries);
-    if (is_one_row && !has_length(entries)) return;
+    const unsigned row = row_of(__ffs(left) - 1);
+    Range entries;
     int64_t slot = kWhole;
+    if (units.list) {
+      entries = {listed.begin, min(listed.begin + listed.size, num_entries)};
+      slot = listed.slot;
+    } else {
+      entries = row_range(ptr, row, num_entries);
+      if (is_one_row && !has_length(entries)) return;
+    }
     if (pieces) {
-      slot = 2 * static_cast<int64_t>(unit) + (entries.begin > segment.begin);
-      entries = {max(entries.begin, segment.begin), min(entries.end, segment.end)};
+      const Range within = segment();
+      slot = 2 * static_cast<int64_t>(unit) + (entries.begin > within.begin);
+      entries = {max(entries.begin, within.begin), min(entries.end, within.end)};
     }
     visit(static_cast<int>(row), entries, slot);
   }
@@ -283,7 +317,7 @@ __device__ __forceinline__ void for_units(const Index& ptr, int64_t num_rows, in
                                           const RowUnits& units, const Visit& visit) {
   if (units.if_inexact && *units.inexact == 0) return;
 #pragma unroll 1
-  for (unsigned unit = blockIdx.x; unit < units.count;) {
+  for (unsigned unit = blockIdx.x * units.warps + warp_in_block(); unit < units.count;) {
     for_unit(ptr, num_rows, num_entries, units, unit, threadIdx.x, visit);
     if (!units.next) return;
     unit = gridDim.x + take_unit(units);

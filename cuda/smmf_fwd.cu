@@ -6,6 +6,7 @@
 // narrow_forward.cuh.
 #include "cosine_rows.cuh"
 #include "narrow_forward.cuh"
+#include "row_list.cuh"
 #include "run_forward.cuh"
 #include "sddmm.cuh"
 #include "shapes.cuh"
@@ -356,7 +357,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
     }
     RowUnits units = plan_forward(a);
     const UnitScratch<A> scratch(workspace, a.heads, units);
-    cudaError_t error = order_rows(units, a.rowptr, a.num_edges, scratch.order, stream);
+    cudaError_t error = list_rows(units, a.rowptr, a.num_dst, a.num_edges, scratch.list, stream);
     if (error != cudaSuccess) return error;
     if constexpr (score == Score::additive) {
       if (goes_by_softmax_rows<score, S>(a)) {

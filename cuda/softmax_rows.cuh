@@ -14,7 +14,7 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
                                             const Outputs& outputs, typename S::A* slots, unsigned* inexact, int i,
                                             const Range& edges, int64_t slot, int h) {
   using A = typename S::A;
-  __shared__ typename Sum::Batch batch;
+  auto& batch = warp_storage<typename Sum::Batch>();
   const int lane = threadIdx.x;
   const Dropout dropout(a);
   const A own_term = kStored ? A(0) : dst_term<Score::additive>(a, i, h);
@@ -76,13 +76,15 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
   }
 }
 
+// Whose blocks take listed units together in 16 bits, too.
 template <class S, class Sum>
 constexpr int softmax_rows_warps() {
   return warps_here<S>(std::is_same_v<Sum, VectorSum<S>> ? 24 : 32);
 }
 
 template <bool kStored, class S, class Sum>
-__global__ void __launch_bounds__(RowUnits::kThreads, (softmax_rows_warps<S, Sum>()))
+__global__ void __launch_bounds__(block_threads(softmax_rows_warps<S, Sum>(), true),
+                                  blocks_at_once(softmax_rows_warps<S, Sum>(), true))
     softmax_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const typename S::A* logits,
                         const __grid_constant__ Outputs outputs, RowUnits units, typename S::A* slots) {
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
@@ -97,14 +99,17 @@ cudaError_t launch_softmax_rows(const Attention& a, const typename S::A* logits,
   auto* by_vectors = softmax_rows_kernel<kStored, S, VectorSum<S>>;
   auto* kernel = by_vectors;
   decltype(by_vectors) exact = nullptr;
+  size_t batch_bytes = sizeof(typename VectorSum<S>::Batch);
   if constexpr (kTensorRows<S>) {
     if (has_tensor_sums<S>(a)) {
       kernel = softmax_rows_kernel<kStored, S, TensorSum<S>>;
       exact = by_vectors;
+      batch_bytes = std::max(batch_bytes, sizeof(typename TensorSum<S>::Batch));
     }
   }
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, logits, outputs, with, scratch.slots);
+    chosen<<<grid, dim3(kWarp, with.warps), with.warps * batch_bytes, stream>>>(Typed<T>{a}, logits, outputs, with,
+                                                                                scratch.slots);
   };
   const cudaError_t error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, kernel, exact, launch);
   if (error != cudaSuccess) return error;

@@ -10,12 +10,13 @@ namespace dfgnn::cuda {
 
 // One head.
 template <class S, class Sum>
-__global__ void __launch_bounds__(RowUnits::kThreads, (warps_here<S>(24)))
+__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kTogether<S>),
+                                  blocks_at_once(warps_here<S>(24), kTogether<S>))
     spmm_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Spmm<typename S::T> m,
                      RowUnits units) {
   using T = typename S::T;
   using A = typename S::A;
-  __shared__ typename Sum::Batch batch;
+  auto& batch = warp_storage<typename Sum::Batch>();
   const int lane = threadIdx.x;
   for_units(m.ptr, m.num_rows, a.num_edges, units, [&](int r, const Range& entries, int64_t slot) {
     for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
@@ -82,15 +83,16 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (S::kSteps == 1 ? warps_he
   });
 }
 
-// By one of these kernels, of rows of `width` numbers. scratch: of as many bytes as their pass says.
+// By one of these kernels, of rows of `width` numbers, whose warps have `storage` bytes of dynamic shared memory.
+// scratch: of as many bytes as their pass says.
 template <class T, class Kernel>
-cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int width, Kernel* kernel,
+cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int width, size_t storage, Kernel* kernel,
                              std::type_identity_t<Kernel>* exact, cudaStream_t stream) {
   if (m.num_rows == 0) return cudaSuccess;
   const RowPass pass(m.ptr, m.num_rows, a.num_edges, width);
   m.slots = pass.template slots<typename Accumulate<T>::type>(scratch);
   const auto launch = [&](dim3 grid, const RowUnits& units, auto* chosen) {
-    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, m, units);
+    chosen<<<grid, dim3(kWarp, units.warps), units.warps * storage, stream>>>(Typed<T>{a}, m, units);
   };
   const cudaError_t error = pass.launch(scratch, stream, kernel, exact, launch);
   if (error != cudaSuccess) return error;
@@ -102,13 +104,15 @@ cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int w
 template <class S>
 cudaError_t launch_spmm_rows(const Attention& a, const Spmm<typename S::T>& m, void* scratch, cudaStream_t stream) {
   auto* by_vectors = spmm_rows_kernel<S, VectorSum<S>>;
+  constexpr size_t kStorage = sizeof(typename VectorSum<S>::Batch);
   if constexpr (kTensorRows<S>) {
     if (has_tensor_sums<S>(a)) {
       auto* by_tensors = spmm_rows_kernel<S, TensorSum<S>>;
-      return launch_spmm_pass(a, m, scratch, a.head_dim, by_tensors, by_vectors, stream);
+      constexpr size_t kEither = std::max(kStorage, sizeof(typename TensorSum<S>::Batch));
+      return launch_spmm_pass(a, m, scratch, a.head_dim, kEither, by_tensors, by_vectors, stream);
     }
   }
-  return launch_spmm_pass(a, m, scratch, a.head_dim, by_vectors, nullptr, stream);
+  return launch_spmm_pass(a, m, scratch, a.head_dim, kStorage, by_vectors, nullptr, stream);
 }
 
 // S: the shape of a row of all heads.
@@ -117,7 +121,7 @@ cudaError_t launch_spmm_heads_rows(const Attention& a, const Spmm<typename S::T>
                                    cudaStream_t stream) {
   using Wide = typename S::Wide;
   auto* kernel = m.position.data ? spmm_heads_rows_kernel<Wide, true> : spmm_heads_rows_kernel<Wide, false>;
-  return launch_spmm_pass(a, m, scratch, a.heads * a.head_dim, kernel, nullptr, stream);
+  return launch_spmm_pass(a, m, scratch, a.heads * a.head_dim, 0, kernel, nullptr, stream);
 }
 
 }  // namespace dfgnn::cuda

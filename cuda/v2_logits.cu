@@ -129,6 +129,7 @@ struct OctetPlan {
   static Rows rows(const V2Logits& task, const Index& ptr, int64_t num_rows, unsigned most) {
     constexpr int64_t kEntries = 128, kUnits = 8192;
     RowUnits units = RowPass(ptr, num_rows, task.num_edges, task.width).units();
+    units.listed = 0;  // warps go over them as they are numbered
     const int64_t num_edges = std::max<int64_t>(task.num_edges, 1);
     const int64_t rows = std::min({kEntries * num_rows / num_edges, num_rows / kUnits, int64_t{kWarp}});
     const bool takes_several = num_edges < RowUnits::kShort * num_rows && rows > 1;

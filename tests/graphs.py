@@ -206,12 +206,13 @@ def long_rows(device: str) -> Csr:
     return from_degrees([70] * 3000 + [20_000] + [70] * 3000, 4000).to(device)
 
 
-def very_long_rows(device: str) -> Csr:
-    """Rows and columns of some 260 edges, which are taken in the order of their lengths, some of
-    none and one of 30,000; their number is no multiple of a neighbourhood's."""
-    degrees = [200 + 37 * i % 130 for i in range(8250)]
+def very_long_rows(device: str, index: torch.dtype = torch.int32) -> Csr:
+    """Rows and columns of some 260 edges, which are listed by their lengths and go by whole blocks,
+    some of none, of two or three pieces, and one of 30,000; their number is no multiple of a
+    neighbourhood's."""
+    degrees = [200 + 37 * i % 130 + 700 * (i % 60 == 0) for i in range(16_500)]
     degrees[4000:4000] = [*[0] * 40, 30_000]
-    return from_degrees(degrees, 8200).to(device)
+    return from_degrees(degrees, 16_400).to(device, index)
 
 
 def rows_of_70(device: str, index: torch.dtype = torch.int32) -> Csr:

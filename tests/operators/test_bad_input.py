@@ -302,6 +302,21 @@ def test_rowptr_that_is_none(name, path, head_dim, score, index, device):
     backward_ends(path, score, broken, operands)
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("path", ["smmf_fwd", "pmf_fwd"])
+def test_rowptr_of_listed_rows_that_is_none(path, score, cuda):
+    """Every third row begins after it ends; others have three times as many edges."""
+    graph = graphs.very_long_rows(cuda)
+    operands = make_operands(score, graph, 1, 64)
+    expected = run(path, score, graph, operands)
+    pointers = graph.rowptr.clone()
+    pointers[1::3], pointers[2::3] = graph.rowptr[2::3], graph.rowptr[1::3]
+    broken = Csr(pointers, graph.col, graph.num_src)
+    run(path, score, broken, operands)
+    backward_ends(path, score, broken, operands)
+    torch.testing.assert_close(run(path, score, graph, operands), expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(("score", "name"), [*SCORE_AND_OPERAND, *((s, "col") for s in SCORES)])
 @pytest.mark.parametrize("op", FAMILIES)
 def test_operand_on_meta(op, score, name, device):

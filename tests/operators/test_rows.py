@@ -90,7 +90,7 @@ def test_dropout_of_long_rows(method, score, dtype, heads_by, device):
 @pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
-def test_units_from_a_counter(rows, score, method, dtype, cuda):
+def test_units_from_a_counter(rows, score, method, dtype, cuda, alone):
     graph = rows(cuda)
     operands = make_operands(score, graph, 1, 64, dtype)
     check_forward(method, score, graph, operands)
@@ -111,6 +111,16 @@ def check_both(
     seed = torch.tensor([3], device=graph.col.device)
     check_forward(method, score, graph, operands, hints=hints, dropout_p=0.2, seed=seed)
     check_backward(method, score, graph, operands, hints=hints, dropout_p=0.2, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("heads", "index"), [(1, torch.int32), (1, torch.int64), (2, torch.int32)], ids=str
+)
+@pytest.mark.parametrize(("method", "score"), [("pmf_fwd", "dot"), ("smmf_fwd", "additive")])
+def test_listed_units(method, score, heads, index, cuda, alone):
+    """With all that edges can have; of numbers of 16 bits above."""
+    graph = graphs.very_long_rows(cuda, index)
+    check_both(method, score, graph, heads, 64 // heads, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
