@@ -73,8 +73,8 @@ constexpr int cosine_rows_warps() {
 }
 
 template <class S, class Groups>
-__global__ void __launch_bounds__(block_threads(cosine_rows_warps<S>(), kTogether<S>),
-                                  blocks_at_once(cosine_rows_warps<S>(), kTogether<S>))
+__global__ void __launch_bounds__(block_threads(cosine_rows_warps<S>(), kUnitsTogether<S>),
+                                  blocks_at_once(cosine_rows_warps<S>(), kUnitsTogether<S>))
     cosine_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                        RowUnits units, typename S::A* slots) {
   const Dropout dropout(a);
@@ -90,7 +90,7 @@ cudaError_t launch_cosine_rows(const Attention& a, const Outputs& outputs, const
   using T = typename S::T;
   constexpr size_t kStorage = sizeof(typename NodeBatches<Score::cosine, T>::Storage);
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-    kernel<<<grid, dim3(kWarp, with.warps), with.warps * kStorage, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
+    kernel<<<grid, with.block(), with.warps * kStorage, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
   };
   const cudaError_t error = for_row_groups<S>(a.head_dim, [&]<class Groups>() {
     return launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, cosine_rows_kernel<S, Groups>, nullptr,

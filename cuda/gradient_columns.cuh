@@ -92,8 +92,8 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
 }
 
 template <Summed summed, Score score, class S, class Sum>
-__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kTogether<S>),
-                                  blocks_at_once(warps_here<S>(24), kTogether<S>))
+__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogether<S>),
+                                  blocks_at_once(warps_here<S>(24), kUnitsTogether<S>))
     columns_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g, RowUnits units,
                    typename S::A* slots, const EdgeStore<typename S::A> store) {
   for_units(a.colptr, a.num_src, a.num_edges, units, [&](int j, const Range& entries, int64_t slot) {
@@ -108,8 +108,7 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
   return launch_side<Side::columns, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
     size_t batch_bytes = sizeof(typename VectorSum<S>::Batch);
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, dim3(kWarp, with.warps), with.warps * batch_bytes, stream>>>(Typed<T>{a}, g, with, scratch.slots,
-                                                                                  store);
+      chosen<<<grid, with.block(), with.warps * batch_bytes, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
     };
     const auto launch_sum = [&]<Summed summed>() {
       auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;

@@ -32,8 +32,8 @@ constexpr int row_gradients_warps() {
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being
 // there, or of value, which is src with cosine scores.
 template <Score score, class S, class Groups>
-__global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(), kTogether<S>),
-                                  blocks_at_once(row_gradients_warps<score, S>(), kTogether<S>))
+__global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(), kUnitsTogether<S>),
+                                  blocks_at_once(row_gradients_warps<score, S>(), kUnitsTogether<S>))
     row_gradients_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                          RowUnits units, typename S::A* slots, const EdgeStore<typename S::A> store) {
   using A = typename S::A;
@@ -113,26 +113,21 @@ cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace,
                         cudaStream_t stream) {
   using T = typename S::T;
   return launch_side<Side::rows, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
-    const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-      kernel<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
-    };
-    const auto launch_kernel = [&](auto* kernel, unsigned blocks) {
+    const auto launch_kernel = [&](auto* kernel, unsigned blocks, size_t storage) {
+      const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
+        chosen<<<grid, with.block(), with.warps * storage, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
+      };
       return launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, nullptr, launch);
     };
-    if (!goes_by_rows<S>(a)) return launch_kernel(gradients_kernel<Side::rows, score, S>, head_blocks<S>(a.heads));
+    if (!goes_by_rows<S>(a)) return launch_kernel(gradients_kernel<Side::rows, score, S>, head_blocks<S>(a.heads), 0);
     if constexpr (score == Score::dot) {
       const cudaError_t error =
           launch_row_dots<S>(a, g.grad_out, a.value, StoreDp<T>{store.numbers}, units, scratch.counters, stream);
       if (error != cudaSuccess) return error;
     }
-    const auto launch_blocks = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-      constexpr size_t kStorage = sizeof(typename NodeBatches<score, T>::Storage);
-      kernel<<<grid, dim3(kWarp, with.warps), with.warps * kStorage, stream>>>(Typed<T>{a}, g, with, scratch.slots,
-                                                                               store);
-    };
     return for_row_groups<S>(a.head_dim, [&]<class Groups>() {
-      return launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream,
-                          row_gradients_kernel<score, S, Groups>, nullptr, launch_blocks);
+      constexpr size_t kStorage = sizeof(typename NodeBatches<score, T>::Storage);
+      return launch_kernel(row_gradients_kernel<score, S, Groups>, a.heads, kStorage);
     });
   });
 }

@@ -31,7 +31,7 @@ struct Merge {
 struct MergePlan {
   static constexpr int kThreads = 512, kWarps = kThreads / kWarp, kVec = 4, kFeatures = kWarp * kVec;
   static constexpr int kAtOnce = 4;          // slots of a warp
-  static constexpr int kOfWarp = 8;          // segments up to which a warp has a task alone
+  static constexpr int kOfWarp = 8;          // segments' entries up to which a warp has a task alone
   static constexpr unsigned kBlocks = 1024;  // where there are more, a block takes all heads
   int rows;                                  // of a block
 
@@ -67,7 +67,7 @@ class MergedRow {
     const Range entries = row_range(m.ptr, row, m.num_entries);
     const int64_t segment = m.units.segment, begin = entries.begin / segment;
     const bool is_listed = m.units.listed > 0;
-    first_ = m.units.first_slot(entries);
+    first_ = 2 * begin;
     apart_ = is_listed ? 1 : 2;
     begins_within_ = !is_listed && entries.begin > begin * segment;
     count_ = static_cast<int>(is_listed ? m.units.pieces(entries) : (entries.end - 1) / segment + 1 - begin);

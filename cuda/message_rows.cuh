@@ -185,7 +185,7 @@ cudaError_t launch_messages(const Attention& a, const MessageFeatures& edges, co
   auto* const slots = pass.template slots<typename S::A>(scratch);
   const int log_lanes = std::countr_zero(static_cast<unsigned>(a.head_dim / S::kVec));
   const auto with_units = [&](dim3 grid, const RowUnits& units, auto* chosen) {
-    chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, edges, results, log_lanes, slots, units);
+    chosen<<<grid, units.block(), 0, stream>>>(Typed<typename S::T>{a}, edges, results, log_lanes, slots, units);
   };
   const cudaError_t error = pass.launch(scratch, stream, kernel, nullptr, with_units);
   return error == cudaSuccess ? merge(pass, slots) : error;

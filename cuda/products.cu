@@ -261,7 +261,7 @@ cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const F
       if constexpr (takes_heads<Wide>) {
         if (edges_go_by_rows(graph)) {
           const auto launch_rows = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-            kernel<<<grid, RowUnits::kThreads, 0, stream>>>(typed, x, y, features, to, lanes, with);
+            kernel<<<grid, with.block(), 0, stream>>>(typed, x, y, features, to, lanes, with);
           };
           return pass_over(graph, 0).launch(scratch, stream, sddmm_rows_kernel<Wide, kTerms>, nullptr, launch_rows);
         }

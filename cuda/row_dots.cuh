@@ -39,8 +39,8 @@ struct DotsStorage {
 };
 
 template <class S, class Groups, class Store>
-__global__ void __launch_bounds__(block_threads(row_dots_warps<S>(), kTogether<S>),
-                                  blocks_at_once(row_dots_warps<S>(), kTogether<S>))
+__global__ void __launch_bounds__(block_threads(row_dots_warps<S>(), kUnitsTogether<S>),
+                                  blocks_at_once(row_dots_warps<S>(), kUnitsTogether<S>))
     row_dots_kernel(const __grid_constant__ Typed<typename S::T> a, const void* own_rows, const void* other_rows,
                     Store store, RowUnits units) {
   using A = typename S::A;
@@ -81,7 +81,7 @@ template <class S, class Store>
 cudaError_t launch_row_dots(const Attention& a, const void* own_rows, const void* other_rows, const Store& store,
                             const RowUnits& units, unsigned* counters, cudaStream_t stream) {
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-    kernel<<<grid, dim3(kWarp, with.warps), with.warps * sizeof(DotsStorage<typename S::A>), stream>>>(
+    kernel<<<grid, with.block(), with.warps * sizeof(DotsStorage<typename S::A>), stream>>>(
         Typed<typename S::T>{a}, own_rows, other_rows, store, with);
   };
   return for_row_groups<S>(a.head_dim, [&]<class Groups>() {

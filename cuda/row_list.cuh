@@ -10,7 +10,7 @@
 namespace dfgnn::cuda {
 
 // Lists the units of a neighbourhood of kRows rows, the longest first. Of kChunk rows side by side, pieces that are at
-// the same place of their rows come one after another.
+// the same place of their rows come one after another: about as many as a block has warps.
 struct RowList {
   static constexpr int kThreads = 1024, kWarps = kThreads / kWarp, kEach = 4, kRows = kThreads * kEach;
   static constexpr int kChunk = 28, kChunks = (kRows + kChunk - 1) / kChunk;

@@ -15,7 +15,7 @@ class RowPass {
     units_ = plan_units(graph_, num_rows, width);
   }
 
-  // Of memory for counters, the rows' order and slots, of A.
+  // Of memory for counters, the list of units and slots, of A.
   template <class A>
   size_t bytes() const {
     return UnitScratch<A>::bytes(units_, 1, width_);
@@ -26,12 +26,12 @@ class RowPass {
   }
   const RowUnits& units() const { return units_; }
 
-  // kernel, exact and launch(grid, units, kernel) are as launch_units() has them. Without memory, rows are in no order.
+  // kernel, exact and launch(grid, units, kernel) are as launch_units() has them. There is memory, but for
+  // kernels that leave nothing in slots of rows that are not long.
   template <class Kernel, class Launch>
   cudaError_t launch(void* memory, cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
                      const Launch& launch) const {
     RowUnits units = units_;
-    if (!memory) units.listed = 0;
     const auto places = scratch<float>(memory);  // of which the first two are the same for any numbers
     const cudaError_t error = list_rows(units, ptr_, num_rows_, graph_.num_edges, places.list, stream);
     if (error != cudaSuccess) return error;

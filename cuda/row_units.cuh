@@ -4,7 +4,8 @@
 // The entries are cut into segments of equal size. A row of more entries than a segment is cut where it crosses from
 // one segment into the next; each piece's sums go to a slot of a workspace, and a second kernel adds up the slots of a
 // row in a fixed order, so that the result is the same bits run after run, whichever block took which unit. A segment
-// holds parts of two such rows at most: one that began before (slot 2 s) and one that begins in it (slot 2 s + 1).
+// holds parts of two such rows at most: one that began before (slot 2 s) and one that begins in it (slot 2 s + 1). Rows
+// in a list (below) have pieces and slots of their own.
 //
 // Where rows are long, warps take units from counters, a window of them a multiprocessor at a time: what its warps
 // gather for neighbouring rows they find in their L1 cache. They do so most if they are at the same place of their rows
@@ -36,7 +37,7 @@ struct RowUnits {
   int64_t segment;    // entries
   unsigned segments;  // 0: no row can be that long
   int rows_per_unit;
-  unsigned count;               // units; the first `segments` are there for the pieces
+  unsigned count;               // units; without a list the first `segments` are there for the pieces
   unsigned* next = nullptr;     // counters that warps take units from (UnitCounters), or null: one unit a block
   unsigned* inexact = nullptr;  // set where a result is not what it should be,
   bool if_inexact = false;      // and whether to do the work only if it is set
@@ -45,7 +46,9 @@ struct RowUnits {
   int64_t shortest = 0;         // and warps those of so many on
   int64_t listed = 0;           // units that are in a list, or none, where rows go as they are numbered
   const ListedUnit* list = nullptr;
-  unsigned warps = 1;  // of a block, [kWarp, warps] threads; more than one where units are in a list and kernels can
+  unsigned warps = 1;  // of a block, which launch_units() says
+
+  dim3 block() const { return {kWarp, warps}; }
 
   void set_rows_per_unit(int rows, int64_t num_rows) {
     rows_per_unit = rows;
@@ -60,7 +63,9 @@ struct RowUnits {
 
   __host__ __device__ int64_t slots() const { return 2 * static_cast<int64_t>(segments); }
 
-  // Of a listed row: its pieces, 1 if it is whole, and the first one's slot.
+  // Of a listed row: its pieces, 1 if it is whole, and the first one's slot, which the others' follow. They are the
+  // row's alone: with n >= 1 segments' entries and a rest it has n + 1 pieces, no more than 2 n, and the next such row
+  // begins n segments further on, or more.
   __device__ __forceinline__ int64_t pieces(const Range& row) const {
     return segments > 0 && row.size() > segment ? (row.size() + segment - 1) / segment : 1;
   }
@@ -91,9 +96,9 @@ constexpr int warps_here(int warps) {
 constexpr int block_threads(int warps, bool together) { return together ? warps * kWarp : kWarp; }
 constexpr int blocks_at_once(int warps, bool together) { return together ? 1 : warps; }
 
-// Whether kernels do, by times on 9.0 (long-rows.md), but for those that say otherwise.
+// Whether kernels do, by times on 9.0 (long-rows.md), but for those that say otherwise; before 9.0 they do the same.
 template <class S>
-constexpr bool kTogether = std::is_same_v<typename S::T, float>;
+constexpr bool kUnitsTogether = std::is_same_v<typename S::T, float>;
 
 // How many entries a piece has at least. Where these are few, times heads, nothing hides the time that a warp takes for
 // a long row, so pieces are smaller, and their time is the shorter, the fewer entries there are; but not where rows are
@@ -150,7 +155,7 @@ struct UnitCounters {
   }
 };
 
-// Memory for a pass over units: counters, their list, and a slot's `width` numbers a head.
+// Memory for a pass over units: counters, the list of units, and a slot's `width` numbers a head.
 template <class A>
 struct UnitScratch {
   unsigned* counters;
@@ -178,10 +183,11 @@ cudaError_t warps_of_block(Kernel* kernel, unsigned& warps) {
   return error;
 }
 
-// Calls launch(grid, units, kernel), the grid's second dimension being `head_blocks`. Listed units go by blocks of
-// units.warps warps, if the kernel's may have more than one, and if there are some for each multiprocessor. Else, where
-// rows are long, the grid is what a device holds at once at the most, and warps take units from counters. Where there
-// is an `exact` kernel, `kernel` may report that a result is not what it should be: then the exact one does all again.
+// Calls launch(grid, units, kernel), the grid's second dimension being `head_blocks`, for blocks of units.block().
+// Listed units go by blocks of units.warps warps, if the kernel's may have more than one, and if there are some for
+// each multiprocessor. Else, where rows are long, the grid is what a device holds at once at the most, and warps take
+// units from counters. Where there is an `exact` kernel, `kernel` may report that a result is not what it should be:
+// then the exact one does all again.
 template <class Kernel, class Launch>
 cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, unsigned head_blocks, unsigned* counters,
                          cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
@@ -192,18 +198,19 @@ cudaError_t launch_units(RowUnits units, const Attention& a, int64_t num_rows, u
   cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, multiprocessors);
   const auto resident = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
   unsigned* const taken = UnitCounters::of_launch(counters, 0, a.heads);
-  const bool take = taken && units.count > resident && rows_are_long(num_rows, a.num_edges);
   unsigned warps = 1;
   if (error == cudaSuccess && units.list) error = warps_of_block(kernel, warps);
+  const bool by_blocks = warps > 1 && units.count >= kEnoughBlocks * multiprocessors * warps;
+  const bool take = !by_blocks && taken && units.count > resident && rows_are_long(num_rows, a.num_edges);
   if (error == cudaSuccess && (take || exact)) {
     error = cudaMemsetAsync(counters, 0, UnitCounters::bytes(a.heads), stream);
   }
   if (error != cudaSuccess) return error;
   if (exact) units.inexact = counters;
-  if (warps > 1 && units.count >= kEnoughBlocks * multiprocessors * warps) {
-    RowUnits by_blocks = units;
-    by_blocks.warps = warps;
-    launch(dim3((units.count + warps - 1) / warps, head_blocks), by_blocks, kernel);
+  if (by_blocks) {
+    RowUnits of_blocks = units;
+    of_blocks.warps = warps;
+    launch(dim3((units.count + warps - 1) / warps, head_blocks), of_blocks, kernel);
   } else {
     if (take) units.next = taken;
     launch(dim3(take ? resident : units.count, head_blocks), units, kernel);

@@ -22,8 +22,8 @@ cudaError_t launch_gradients(const Attention& a, const Gradients& g, void* works
   }
   return launch_side<side, score, S>(a, g, workspace, stream, [&](RowUnits& units, const auto& scratch) {
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<typename S::T>{a}, g, with, scratch.slots,
-                                                      EdgeStore<typename S::A>{});
+      chosen<<<grid, with.block(), 0, stream>>>(Typed<typename S::T>{a}, g, with, scratch.slots,
+                                                EdgeStore<typename S::A>{});
     };
     const unsigned blocks = head_blocks<S>(a.heads);
     const int64_t longest = side == Side::rows ? a.max_degree : -1;

@@ -368,7 +368,7 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
       if (goes_by_cosine_rows<score, S>(a)) return launch_cosine_rows<S>(a, outputs, units, scratch, stream);
     }
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, RowUnits::kThreads, 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
+      chosen<<<grid, with.block(), 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);
     };
     auto* kernel = forward_kernel<score, S>;
     decltype(kernel) own = nullptr;

@@ -108,8 +108,7 @@ cudaError_t launch_softmax_rows(const Attention& a, const typename S::A* logits,
     }
   }
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-    chosen<<<grid, dim3(kWarp, with.warps), with.warps * batch_bytes, stream>>>(Typed<T>{a}, logits, outputs, with,
-                                                                                scratch.slots);
+    chosen<<<grid, with.block(), with.warps * batch_bytes, stream>>>(Typed<T>{a}, logits, outputs, with, scratch.slots);
   };
   const cudaError_t error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, kernel, exact, launch);
   if (error != cudaSuccess) return error;

@@ -10,8 +10,8 @@ namespace dfgnn::cuda {
 
 // One head.
 template <class S, class Sum>
-__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kTogether<S>),
-                                  blocks_at_once(warps_here<S>(24), kTogether<S>))
+__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogether<S>),
+                                  blocks_at_once(warps_here<S>(24), kUnitsTogether<S>))
     spmm_rows_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Spmm<typename S::T> m,
                      RowUnits units) {
   using T = typename S::T;
@@ -92,7 +92,7 @@ cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int w
   const RowPass pass(m.ptr, m.num_rows, a.num_edges, width);
   m.slots = pass.template slots<typename Accumulate<T>::type>(scratch);
   const auto launch = [&](dim3 grid, const RowUnits& units, auto* chosen) {
-    chosen<<<grid, dim3(kWarp, units.warps), units.warps * storage, stream>>>(Typed<T>{a}, m, units);
+    chosen<<<grid, units.block(), units.warps * storage, stream>>>(Typed<T>{a}, m, units);
   };
   const cudaError_t error = pass.launch(scratch, stream, kernel, exact, launch);
   if (error != cudaSuccess) return error;

@@ -104,6 +104,12 @@ def test_rows_in_pieces_and_from_counters(name, dtype, cuda):
         check(csr, operands_of(csr, *shape, dtype))
 
 
+@pytest.mark.parametrize("shape", [(2, 16, 3), (8, 8, 64)], ids=str)
+def test_listed_rows(shape, cuda, alone):
+    csr = graphs.very_long_rows(cuda)
+    check(csr, operands_of(csr, *shape))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("dropout_p", [0.3, 1.0])
 @pytest.mark.parametrize("shape", [(2, 5, 3), (3, 16, 4), (4, 64, 4), (2, 16, 20)], ids=str)

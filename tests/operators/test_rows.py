@@ -210,7 +210,25 @@ def test_same_bits_whoever_takes_a_unit(rows, method, dtype, cuda):
 def test_values_that_are_not_finite(method, score, value, dtype, heads_by, device):
     """They stay where they are: in the rows that have such a source, and there in its feature."""
     graph = graphs.make("degrees_around_tiles", device)
-    operands = make_operands(score, graph, *heads_by(graph, dtype), dtype)
+    check_not_finite(method, score, graph, *heads_by(graph, dtype), value, dtype)
+
+
+@pytest.mark.parametrize(("method", "score"), [("pmf_fwd", "dot"), ("smmf_fwd", "additive")])
+def test_values_that_are_not_finite_in_listed_rows(method, score, cuda, alone):
+    graph = graphs.very_long_rows(cuda)
+    check_not_finite(method, score, graph, 2, 64, torch.inf, torch.bfloat16)
+
+
+def check_not_finite(
+    method: str,
+    score: str,
+    graph: Csr,
+    heads: int,
+    head_dim: int,
+    value: float,
+    dtype: torch.dtype,
+) -> None:
+    operands = make_operands(score, graph, heads, head_dim, dtype)
     operands["v"][3, 0, 5] = operands["v"][7, 1, 63] = value
     out, _ = run(method, score, graph, operands)
     expected, _ = reference.attention(score, graph, operands)
