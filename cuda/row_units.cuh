@@ -267,11 +267,6 @@ __device__ __forceinline__ unsigned take_unit(const RowUnits& units) {
 template <class Visit>
 __device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int64_t num_entries, const RowUnits& units,
                                          unsigned unit, int lane, const Visit& visit) {
-  ListedUnit listed;
-  if (units.list) {
-    listed = units.list[unit];
-    if (listed.row < 0) return;
-  }
   const bool pieces = !units.list && unit < units.segments;
   const auto has_length = [&](const Range& entries) {
     return (units.segments > 0 && entries.size() > units.segment) == pieces && entries.size() >= units.shortest;
@@ -280,7 +275,7 @@ __device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int
     const int64_t begin = unit * units.segment;
     return Range{begin, min(begin + units.segment, num_entries)};
   };
-  unsigned first = listed.row, second = 0;
+  unsigned first = 0, second = 0;
   if (pieces) {
     int64_t found[2];
     warp_find_rows<2>(ptr, num_rows, {segment().begin, segment().end - 1}, found);
@@ -299,13 +294,17 @@ __device__ __forceinline__ void for_unit(const Index& ptr, int64_t num_rows, int
   const bool is_one_row = units.list || (!pieces && units.rows_per_unit == 1);
 #pragma unroll 1
   for (unsigned left = is_one_row ? 1 : __ballot_sync(kAllLanes, is_wanted(lane)); left != 0; left &= left - 1) {
-    const unsigned row = row_of(__ffs(left) - 1);
+    unsigned row;
     Range entries;
     int64_t slot = kWhole;
-    if (units.list) {
+    if (units.list) {  // read here, so that nothing of it has to be kept
+      const ListedUnit listed = units.list[unit];
+      if (listed.row < 0) return;
+      row = listed.row;
       entries = {listed.begin, min(listed.begin + listed.size, num_entries)};
       slot = listed.slot;
     } else {
+      row = row_of(__ffs(left) - 1);
       entries = row_range(ptr, row, num_entries);
       if (is_one_row && !has_length(entries)) return;
     }
