@@ -91,8 +91,8 @@ struct Gradients {
 
 // SMMF, Shared Memory Maximization Fusion: one pass over the edges forward, and backward one a side. Short rows have a
 // kernel of their own, and graphs of few edges. Workspaces are for pieces of long rows: at the most 4 bytes an edge or
-// 32 MiB, twice that of float64, whichever is more; and for who takes them when, 24 bytes a row and
-// a piece, and 1 MiB.
+// 32 MiB, twice that of float64, whichever is more; and for who takes them when, 24 bytes a row
+// and a piece, and 1 MiB.
 size_t smmf_fwd_workspace(const Attention& attention);
 cudaError_t smmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
 size_t smmf_bwd_workspace(const Attention& attention);

@@ -106,9 +106,8 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
                            const EdgeStore<typename S::A>& store, cudaStream_t stream) {
   using T = typename S::T;
   return launch_side<Side::columns, score, S>(a, g, workspace, stream, [&](const RowUnits& units, const auto& scratch) {
-    size_t batch_bytes = sizeof(typename VectorSum<S>::Batch);
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-      chosen<<<grid, with.block(), with.warps * batch_bytes, stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
+      chosen<<<grid, with.block(), with.warps * sum_storage<S>(), stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
     };
     const auto launch_sum = [&]<Summed summed>() {
       auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;
@@ -117,7 +116,6 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
         if (has_tensor_sums<S>(a)) {
           kernel = columns_kernel<summed, score, S, TensorSum<S>>;
           exact = by_vectors;
-          batch_bytes = std::max(batch_bytes, sizeof(typename TensorSum<S>::Batch));
         }
       }
       return launch_units(units, a, a.num_src, a.heads, scratch.counters, stream, kernel, exact, launch);

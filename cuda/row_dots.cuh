@@ -32,6 +32,7 @@ constexpr int row_dots_warps() {
   return warps_here<S>(S::kLoop ? 16 : 28);
 }
 
+// A batch's nodes, and their dot products.
 template <class A>
 struct DotsStorage {
   alignas(16) int nodes[kWarp];

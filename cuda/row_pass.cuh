@@ -26,8 +26,8 @@ class RowPass {
   }
   const RowUnits& units() const { return units_; }
 
-  // kernel, exact and launch(grid, units, kernel) are as launch_units() has them. There is memory, but for
-  // kernels that leave nothing in slots of rows that are not long.
+  // kernel, exact and launch(grid, units, kernel) are as launch_units() has them. Only where
+  // units().need_scratch() is false may there be no memory.
   template <class Kernel, class Launch>
   cudaError_t launch(void* memory, cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
                      const Launch& launch) const {

@@ -8,6 +8,8 @@
 // 2^-16 of them in bfloat16, and in float16, where fit() keeps a row's largest in range, to 2^-22 of the larger ones.
 #pragma once
 
+#include <algorithm>
+
 #include "logit.cuh"
 #include "mma.cuh"
 #include "warp_heads.cuh"
@@ -326,5 +328,13 @@ class TensorSum {
   float sum_[kTiles][4] = {};
   float scale_ = 0;  // of float16's weights; 0 before the first, and of bfloat16
 };
+
+// Bytes of the larger batch of the sums that S has, for kernels of either.
+template <class S>
+constexpr size_t sum_storage() {
+  size_t bytes = sizeof(typename VectorSum<S>::Batch);
+  if constexpr (kTensorRows<S>) bytes = std::max(bytes, sizeof(typename TensorSum<S>::Batch));
+  return bytes;
+}
 
 }  // namespace dfgnn::cuda

@@ -99,16 +99,15 @@ cudaError_t launch_softmax_rows(const Attention& a, const typename S::A* logits,
   auto* by_vectors = softmax_rows_kernel<kStored, S, VectorSum<S>>;
   auto* kernel = by_vectors;
   decltype(by_vectors) exact = nullptr;
-  size_t batch_bytes = sizeof(typename VectorSum<S>::Batch);
   if constexpr (kTensorRows<S>) {
     if (has_tensor_sums<S>(a)) {
       kernel = softmax_rows_kernel<kStored, S, TensorSum<S>>;
       exact = by_vectors;
-      batch_bytes = std::max(batch_bytes, sizeof(typename TensorSum<S>::Batch));
     }
   }
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-    chosen<<<grid, with.block(), with.warps * batch_bytes, stream>>>(Typed<T>{a}, logits, outputs, with, scratch.slots);
+    chosen<<<grid, with.block(), with.warps * sum_storage<S>(), stream>>>(Typed<T>{a}, logits, outputs, with,
+                                                                          scratch.slots);
   };
   const cudaError_t error = launch_units(units, a, a.num_dst, a.heads, scratch.counters, stream, kernel, exact, launch);
   if (error != cudaSuccess) return error;

@@ -104,15 +104,13 @@ cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int w
 template <class S>
 cudaError_t launch_spmm_rows(const Attention& a, const Spmm<typename S::T>& m, void* scratch, cudaStream_t stream) {
   auto* by_vectors = spmm_rows_kernel<S, VectorSum<S>>;
-  constexpr size_t kStorage = sizeof(typename VectorSum<S>::Batch);
   if constexpr (kTensorRows<S>) {
     if (has_tensor_sums<S>(a)) {
       auto* by_tensors = spmm_rows_kernel<S, TensorSum<S>>;
-      constexpr size_t kEither = std::max(kStorage, sizeof(typename TensorSum<S>::Batch));
-      return launch_spmm_pass(a, m, scratch, a.head_dim, kEither, by_tensors, by_vectors, stream);
+      return launch_spmm_pass(a, m, scratch, a.head_dim, sum_storage<S>(), by_tensors, by_vectors, stream);
     }
   }
-  return launch_spmm_pass(a, m, scratch, a.head_dim, kStorage, by_vectors, nullptr, stream);
+  return launch_spmm_pass(a, m, scratch, a.head_dim, sum_storage<S>(), by_vectors, nullptr, stream);
 }
 
 // S: the shape of a row of all heads.
