@@ -21,6 +21,8 @@ struct StoreDp {
                                              int h) const {
     numbers[a.scalar(e, h)] = dp;
   }
+
+  __device__ __forceinline__ void begin(const Typed<T>&) const {}
 };
 
 // By times with 128 features; of very long heads, as many as registers leave room for.

@@ -20,6 +20,11 @@ constexpr int warps_per_multiprocessor() {
   return kFewWarps<side, score> ? 16 : 20;
 }
 
+// Rows gather two where src is not the value.
+template <Side side, Score score, class S>
+constexpr bool kSideTogether =
+    kNarrowTogether<S> && (score == Score::dot || (score != Score::additive && side == Side::columns));
+
 // And where groups of lanes take one each.
 template <Side side, Score score, class S>
 constexpr int own_rows_warps() {
@@ -129,7 +134,10 @@ __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, cons
 }
 
 template <Side side, Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<side, score, S>()))
+__global__ void __launch_bounds__(block_threads(warps_per_multiprocessor<side, score, S>(),
+                                                kSideTogether<side, score, S>),
+                                  blocks_at_once(warps_per_multiprocessor<side, score, S>(),
+                                                 kSideTogether<side, score, S>))
     gradients_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                      RowUnits units, typename S::A* slots, const EdgeStore<typename S::A> store) {
   const Pass<side> pass{a, g};

@@ -27,16 +27,21 @@ struct Merge {
   int64_t pitch = 0;    // 0: heads * features
 };
 
-// A task is what lanes take at once of the sums of a row and a head: kFeatures of its features.
+// A task is what a warp takes at once of a row's sums: of as many heads as have room side by side, `lanes` lanes each,
+// all features, or of one of them kFeatures.
 struct MergePlan {
   static constexpr int kThreads = 512, kWarps = kThreads / kWarp, kVec = 4, kFeatures = kWarp * kVec;
   static constexpr int kAtOnce = 4;          // slots of a warp
   static constexpr int kOfWarp = 8;          // segments' entries up to which a warp has a task alone
   static constexpr unsigned kBlocks = 1024;  // where there are more, a block takes all heads
   int rows;                                  // of a block
+  int lanes;                                 // of a head
 
-  // One after another, so not many where blocks are few.
-  explicit MergePlan(int64_t num_rows) : rows(num_rows > (1 << 16) ? kThreads : kWarp) {}
+  // Rows of a warp come one after another, so there are not many where blocks are few. features: over all results.
+  MergePlan(int64_t num_rows, int features)
+      : rows(num_rows > (1 << 16) ? kThreads : kWarp), lanes(std::clamp((features + kVec - 1) / kVec, 1, kWarp)) {}
+
+  __host__ __device__ int heads() const { return kWarp / lanes; }
 };
 
 // Blocks a multiprocessor, by registers: elsewhere the kernel would spill.
@@ -51,7 +56,8 @@ constexpr int merge_blocks() {
 
 template <class A>
 struct MergeShared {  // of a block
-  A sums[MergePlan::kWarps][MergePlan::kFeatures], maxima[MergePlan::kWarps], totals[MergePlan::kWarps];
+  A sums[MergePlan::kWarps][MergePlan::kFeatures];
+  A maxima[MergePlan::kWarps][kWarp], totals[MergePlan::kWarps][kWarp];
 };
 
 // The slots of a row in pieces, and sums over them by a warp, or by all warps of a block, which take slots in turn.
@@ -62,8 +68,8 @@ class MergedRow {
   using Plan = MergePlan;
 
   // slots: those of m, which are written.
-  __device__ __forceinline__ MergedRow(const Merge<T, kSoftmax>& m, const void* slots, int row)
-      : m_(m), slots_(static_cast<const A*>(slots)), row_(row) {
+  __device__ __forceinline__ MergedRow(const Merge<T, kSoftmax>& m, const Plan& plan, const void* slots, int row)
+      : m_(m), plan_(plan), slots_(static_cast<const A*>(slots)), row_(row) {
     const Range entries = row_range(m.ptr, row, m.num_entries);
     const int64_t segment = m.units.segment, begin = entries.begin / segment;
     const bool is_listed = m.units.listed > 0;
@@ -73,11 +79,14 @@ class MergedRow {
     count_ = static_cast<int>(is_listed ? m.units.pieces(entries) : (entries.end - 1) / segment + 1 - begin);
   }
 
-  // Features from f on, counted over all results, and with the first ones the number or the softmax's sum.
-  __device__ __forceinline__ void merge(int h, int f, MergeShared<A>& shared) const {
+  // The plan's heads from `first_head` on, of each features from f on, counted over all results, and with the first
+  // ones the number or the softmax's sum.
+  __device__ __forceinline__ void merge(int first_head, int f, MergeShared<A>& shared) const {
     constexpr int kVec = Plan::kVec, kAtOnce = Plan::kAtOnce;
-    const int lane = threadIdx.x % kWarp, warp = kByBlock ? threadIdx.x / kWarp : 0;
-    const int count = min(m_.results * m_.features - f, Plan::kFeatures);
+    const int thread = threadIdx.x % kWarp, warp = kByBlock ? threadIdx.x / kWarp : 0;
+    const int lanes = plan_.lanes, head = min(thread / lanes, min(plan_.heads(), m_.heads - first_head) - 1);
+    const int h = first_head + head, count = m_.results * m_.features - f;
+    const int lane = thread < (head + 1) * lanes ? thread - head * lanes : Plan::kFeatures;  // of the head, or of none
     const bool has_number = !kSoftmax && m_.number;
     A x[kVec] = {}, largest = -INFINITY, total = A(0);
 #pragma unroll 1
@@ -95,7 +104,7 @@ class MergedRow {
         from += has_number + f + lane;
 #pragma unroll
         for (int v = 0; v < kVec; ++v) {
-          numbers[t][v] = is_there && v * kWarp + lane < count ? __ldcg(from + v * kWarp) : A(0);
+          numbers[t][v] = is_there && v * lanes + lane < count ? __ldcg(from + v * lanes) : A(0);
         }
       }
       if constexpr (kSoftmax) {
@@ -119,30 +128,27 @@ class MergedRow {
     if constexpr (!kByBlock) {
       store_total(h, f, lane == 0, largest, total);
 #pragma unroll
-      for (int v = 0; v < kVec; ++v) store(h, f, v * kWarp + lane, count, x[v], total);
+      for (int v = 0; v < kVec; ++v) store(h, f, v * lanes + lane, count, x[v], total);
     } else {
       __syncthreads();  // all have read what was there
 #pragma unroll
-      for (int v = 0; v < kVec; ++v) shared.sums[warp][v * kWarp + lane] = x[v];
-      if (lane == 0) {
-        shared.maxima[warp] = largest;
-        shared.totals[warp] = total;
-      }
+      for (int v = 0; v < kVec; ++v) shared.sums[warp][v * kWarp + thread] = x[v];
+      shared.maxima[warp][thread] = largest;
+      shared.totals[warp][thread] = total;
       __syncthreads();
-      const int i = static_cast<int>(threadIdx.x);
-      if (i >= Plan::kFeatures) return;
+      if (warp >= kVec) return;
       if constexpr (kSoftmax) {
-        for (int w = 0; w < kWarps; ++w) largest = max(largest, shared.maxima[w]);
+        for (int w = 0; w < kWarps; ++w) largest = max(largest, shared.maxima[w][thread]);
       }
       A sum = A(0);
       total = A(0);
       for (int w = 0; w < kWarps; ++w) {
-        const A weight = weight_of(shared.maxima[w], largest);
-        total += weight * shared.totals[w];
-        sum += weight * shared.sums[w][i];
+        const A weight = weight_of(shared.maxima[w][thread], largest);
+        total += weight * shared.totals[w][thread];
+        sum += weight * shared.sums[w][warp * kWarp + thread];
       }
-      store_total(h, f, i == 0, largest, total);
-      store(h, f, i, count, sum, total);
+      store_total(h, f, warp == 0 && lane == 0, largest, total);
+      store(h, f, warp * lanes + lane, count, sum, total);
     }
   }
 
@@ -174,6 +180,7 @@ class MergedRow {
   }
 
   const Merge<T, kSoftmax>& m_;
+  const Plan& plan_;
   const A* const slots_;
   const int row_;
   int64_t first_;  // slot, of those of segments the lower one
@@ -184,22 +191,22 @@ class MergedRow {
 // Of rows from `first` on, the tasks of those that have their bit set in `rows`: one after another by the block, or by
 // its warps in turn.
 template <bool kByBlock, class T, bool kSoftmax>
-__device__ __forceinline__ void merge_rows(const Merge<T, kSoftmax>& m, const void* slots, const uint32_t* rows,
-                                           int groups, int64_t first,
+__device__ __forceinline__ void merge_rows(const Merge<T, kSoftmax>& m, const MergePlan& plan, const void* slots,
+                                           const uint32_t* rows, int64_t first,
                                            MergeShared<typename Accumulate<T>::type>& shared) {
   const int features = max(m.results * m.features, 1);
   int turn = threadIdx.x / kWarp;
 #pragma unroll 1
-  for (int group = 0; group < groups; ++group) {
+  for (int group = 0; group < plan.rows / kWarp; ++group) {
 #pragma unroll 1
     for (uint32_t left = rows[group]; left != 0; left &= left - 1) {
       const int row = static_cast<int>(first) + group * kWarp + __ffs(left) - 1;
 #pragma unroll 1
-      for (int h = blockIdx.y; h < m.heads; h += gridDim.y) {
+      for (int h = blockIdx.y * plan.heads(); h < m.heads; h += gridDim.y * plan.heads()) {
 #pragma unroll 1
         for (int f = 0; f < features; f += MergePlan::kFeatures) {
           if (!kByBlock && turn-- % MergePlan::kWarps != 0) continue;
-          MergedRow<kByBlock, T, kSoftmax>(m, slots, row).merge(h, f, shared);
+          MergedRow<kByBlock, T, kSoftmax>(m, plan, slots, row).merge(h, f, shared);
         }
       }
     }
@@ -224,18 +231,18 @@ __global__ void __launch_bounds__(MergePlan::kThreads, (merge_blocks<typename Ac
   const bool has_long_rows = __syncthreads_or(is_long);
   const void* slots = when_written(m.slots);  // all blocks wait, so that the kernel before has ended when this one has
   if (!has_long_rows) return;
-  const int groups = plan.rows / kWarp;
-  merge_rows<false>(m, slots, of_warps, groups, first, shared);
-  merge_rows<true>(m, slots, of_block, groups, first, shared);
+  merge_rows<false>(m, plan, slots, of_warps, first, shared);
+  merge_rows<true>(m, plan, slots, of_block, first, shared);
 }
 
 template <class T, bool kSoftmax>
 cudaError_t launch_merge(Merge<T, kSoftmax> m, cudaStream_t stream) {
   if (m.units.segments == 0 || m.num_rows == 0) return cudaSuccess;
   if (m.pitch == 0) m.pitch = int64_t{m.heads} * m.features;
-  const MergePlan plan(m.num_rows);
+  const MergePlan plan(m.num_rows, m.results * m.features);
   const auto blocks = static_cast<unsigned>((m.num_rows + plan.rows - 1) / plan.rows);
-  const unsigned heads = std::min(std::max(MergePlan::kBlocks / blocks, 1u), static_cast<unsigned>(m.heads));
+  const auto tasks = static_cast<unsigned>((m.heads + plan.heads() - 1) / plan.heads());
+  const unsigned heads = std::min(std::max(MergePlan::kBlocks / blocks, 1u), tasks);
   return launch_dependent(merge_kernel<T, kSoftmax>, dim3(blocks, heads), MergePlan::kThreads, 0, stream, m, plan);
 }
 

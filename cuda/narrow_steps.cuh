@@ -9,6 +9,10 @@
 
 namespace dfgnn::cuda {
 
+// Whether kernels that gather two rows an edge take listed units by blocks (row_units.cuh); of one row it is no gain.
+template <class S>
+constexpr bool kNarrowTogether = kUnitsTogether<S> && S::kSteps == 1;
+
 // Node ids of a row's entries, kNoNode where they are out of range: of 64-bit ones first the lower words.
 class EntryNodes {
  public:

@@ -1,6 +1,7 @@
 // sddmm and what is made of edges like it, by runs of edges or by rows; spmm by rows.
 #include "edges.cuh"
 #include "products.h"
+#include "row_dots.cuh"
 #include "sddmm_rows.cuh"
 #include "spmm_rows.cuh"
 
@@ -277,6 +278,39 @@ cudaError_t launch_sddmm_heads(const Products& graph, const Features& a, const F
   });
 }
 
+// What becomes of a row's dot product with a row that an edge leads to.
+template <class T>
+struct StoreProduct {
+  typename Typed<T>::A* results;
+
+  __device__ __forceinline__ void begin(const Typed<T>& graph) const { clear_no_edges(graph, results); }
+
+  __device__ __forceinline__ void operator()(const Typed<T>& graph, typename Typed<T>::A dot, int, int node, int64_t e,
+                                             int h) const {
+    results[graph.scalar(e, h)] = node == kNoNode ? typename Typed<T>::A(NAN) : dot;
+  }
+};
+
+// Whether long rows go by row_dots.cuh.
+template <class S>
+bool has_row_dots(const Products& graph) {
+  return edges_go_by_rows(graph) && rows_are_long(graph.num_rows, graph.num_edges) &&
+         goes_by_rows<S>(operands_of(graph));
+}
+
+template <class S>
+cudaError_t launch_row_products(const Products& graph, const Features& a, const Features& b, void* result, void* memory,
+                                cudaStream_t stream) {
+  using T = typename S::T;
+  const Attention operands = operands_of(graph);
+  RowUnits units = plan_units(operands, graph.num_rows, 0);
+  const UnitScratch<float> scratch(memory, graph.heads, units);
+  const cudaError_t error = list_rows(units, graph.ptr, graph.num_rows, graph.num_edges, scratch.list, stream);
+  if (error != cudaSuccess) return error;
+  const StoreProduct<T> store{static_cast<typename S::A*>(result)};
+  return launch_row_dots<S>(operands, a.data, b.data, store, units, scratch.counters, stream);
+}
+
 // Whether a warp takes a row: where rows are long, and shorter ones where what is summed up is a vector a lane.
 bool goes_by_rows(const Products& graph, bool sum_heads) {
   if (graph.num_nodes == 0 || (graph.heads > 1 && sum_heads)) return false;
@@ -290,16 +324,28 @@ bool goes_by_rows(const Products& graph, bool sum_heads) {
 
 size_t sddmm_scratch(const Products& graph) {
   const bool from_counters = edges_go_by_rows(graph) && rows_are_long(graph.num_rows, graph.num_edges);
-  return from_counters ? pass_over(graph, 0).bytes<float>() : 0;
+  if (!from_counters) return 0;
+  // Of a pass for each head, or one for all.
+  const size_t of_heads = UnitScratch<float>::bytes(plan_units(operands_of(graph), graph.num_rows, 0), graph.heads, 0);
+  return std::max(of_heads, pass_over(graph, 0).bytes<float>());
 }
 
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
                   void* result, void* scratch, cudaStream_t stream) {
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
+  const bool has_own_heads = a.heads == graph.heads && b.heads == graph.heads && !a.one_node;
+  if (has_own_heads && !edges) {
+    bool by_rows = false;
+    const cudaError_t error = for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
+      by_rows = has_row_dots<S>(graph);
+      return by_rows ? launch_row_products<S>(graph, a, b, result, scratch, stream) : cudaSuccess;
+    });
+    if (by_rows) return error;
+  }
   const int lanes = graph.head_dim * size_of(graph.type) / 16;  // a head's, in whole vectors
-  const bool by_heads = has_vectors(graph) && (graph.heads > 1 || (edges_go_by_rows(graph) && lanes >= 8)) &&
-                        a.heads == graph.heads && b.heads == graph.heads && !a.one_node && lanes >= 4 &&
-                        lanes <= kWarp && (lanes & (lanes - 1)) == 0;
+  const bool by_heads = has_own_heads && has_vectors(graph) &&
+                        (graph.heads > 1 || (edges_go_by_rows(graph) && lanes >= 8)) && lanes >= 4 && lanes <= kWarp &&
+                        (lanes & (lanes - 1)) == 0;
   if (by_heads && (!edges || terms_fit(graph.type, *edges, lanes))) {
     return launch_sddmm_heads(graph, a, b, edges, result, scratch, lanes, stream);
   }

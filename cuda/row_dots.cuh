@@ -16,6 +16,8 @@ struct StoreLogit {
                                              int h) const {
     logits[a.scalar(e, h)] = logit<score>(a, dot, i, node, e, h).value;
   }
+
+  __device__ __forceinline__ void begin(const Typed<T>&) const {}
 };
 
 // Whether passes go by rows, a warp each: of 16-bit heads of 64 or 128 features, else where rows are long and heads do
@@ -50,6 +52,7 @@ __global__ void __launch_bounds__(block_threads(row_dots_warps<S>(), kUnitsToget
   const int lane = threadIdx.x, h = blockIdx.y;
   const Groups groups;
   const RowReader<W> other_row(a, other_rows, h, groups.lane);
+  store.begin(a);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t) {
     if (edges.size() == 0) return;
     typename Groups::Own own;

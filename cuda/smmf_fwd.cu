@@ -38,6 +38,9 @@ constexpr int warps_per_multiprocessor() {
   return warps_here<S>(score == Score::dot || score == Score::additive ? 28 : 24);
 }
 
+template <Score score, class S>
+constexpr bool kForwardTogether = kNarrowTogether<S> && score == Score::dot;
+
 // And where groups of lanes take one each.
 template <Score score, class S>
 constexpr int own_rows_warps() {
@@ -161,7 +164,8 @@ __device__ __forceinline__ void forward_row(const Typed<typename S::T>& a, const
 }
 
 template <Score score, class S>
-__global__ void __launch_bounds__(RowUnits::kThreads, (warps_per_multiprocessor<score, S>()))
+__global__ void __launch_bounds__(block_threads(warps_per_multiprocessor<score, S>(), kForwardTogether<score, S>),
+                                  blocks_at_once(warps_per_multiprocessor<score, S>(), kForwardTogether<score, S>))
     forward_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                    RowUnits units, typename S::A* slots) {
   const WarpHeads<S> heads(a.heads);

@@ -146,7 +146,7 @@ def test_long_rows(shape, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(1, 64), (4, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 64), (2, 32), (4, 16)], ids=str)
 @pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
 def test_rows_from_a_counter(rows, shape, dtype, cuda):
     (heads, head_dim), graph = shape, rows(cuda)

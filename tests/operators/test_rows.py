@@ -114,13 +114,35 @@ def check_both(
 
 
 @pytest.mark.parametrize(
-    ("heads", "index"), [(1, torch.int32), (1, torch.int64), (2, torch.int32)], ids=str
+    ("method", "score", "heads", "index"),
+    [
+        ("pmf_fwd", "dot", 1, torch.int32),
+        ("pmf_fwd", "dot", 1, torch.int64),
+        ("pmf_fwd", "dot", 2, torch.int32),
+        ("smmf_fwd", "additive", 1, torch.int32),
+        ("smmf_fwd", "additive", 2, torch.int64),
+        ("smmf_fwd", "dot", 8, torch.int32),
+        ("smmf_fwd", "cosine", 8, torch.int64),
+        ("smmf_fwd", "additive", 8, torch.int32),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(("method", "score"), [("pmf_fwd", "dot"), ("smmf_fwd", "additive")])
 def test_listed_units(method, score, heads, index, cuda, alone):
     """With all that edges can have; of numbers of 16 bits above."""
     graph = graphs.very_long_rows(cuda, index)
     check_both(method, score, graph, heads, 64 // heads, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_dim"), [(8, 16), (5, 6), (40, 2), (3, 50), (9, 36), (2, 70)]
+)
+@pytest.mark.parametrize("name", ["hub", "super_source", "degrees_around_tiles"])
+@pytest.mark.parametrize(
+    ("method", "score"), [("smmf_fwd", "dot"), ("smmf_fwd", "additive"), ("pmf_fwd", "cosine")]
+)
+def test_pieces_of_many_heads(method, score, name, heads, head_dim, device):
+    """Of which several are added up side by side."""
+    check_both(method, score, graphs.make(name, device), heads, head_dim, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
