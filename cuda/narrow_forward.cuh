@@ -8,7 +8,28 @@
 
 namespace dfgnn::cuda {
 
-// Of heads side by side; a piece goes to the slot of their first.
+// Stores what a softmax has summed up of row i and the lane's head, over `sum`, which is relative to the maximum m; or
+// leaves it in the slot of the heads' first, if that is where a piece goes.
+template <class S, bool kOwnRows>
+__device__ __forceinline__ void store_narrow(const Typed<typename S::T>& a, const Outputs& outputs,
+                                             const WarpHeads<S, kOwnRows>& heads, int i, HeadSum<S, kOwnRows> total,
+                                             typename S::A m, typename S::A sum, typename S::A* piece) {
+  using A = typename S::A;
+  const int h = heads.head;
+  if (!piece) {
+    total.store(a.features(outputs.out, i, h), a.head_dim, sum == A(0) ? A(0) : __frcp_rn(sum));
+    if (heads.is_first()) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
+  } else {
+    piece += (h - heads.first()) * forward_slot_width(a);
+    total.store_piece(piece, a.head_dim, A(1));
+    if (heads.is_first()) {
+      piece[a.head_dim] = m;
+      piece[a.head_dim + 1] = sum;
+    }
+  }
+}
+
+// Of heads side by side.
 template <Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a, const Outputs& outputs,
                                                    const Dropout<typename S::A>& dropout,
@@ -115,18 +136,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
 #pragma unroll
     for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= share;
   }
-  HeadSum<S, kOwnRows> total{out, heads};
-  if (!piece) {
-    total.store(a.features(outputs.out, i, h), a.head_dim, sum == A(0) ? A(0) : __frcp_rn(sum));
-    if (heads.is_first()) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = row_max + log(sum);
-  } else {
-    piece += (h - heads.first()) * forward_slot_width(a);
-    total.store_piece(piece, a.head_dim, A(1));
-    if (heads.is_first()) {
-      piece[a.head_dim] = row_max;
-      piece[a.head_dim + 1] = sum;
-    }
-  }
+  store_narrow(a, outputs, heads, i, HeadSum<S, kOwnRows>{out, heads}, row_max, sum, piece);
 }
 
 }  // namespace dfgnn::cuda

@@ -238,9 +238,26 @@ bool has_vectors(const Products& graph) {
   return graph.head_dim * size_of(graph.type) % 16 == 0 && graph.type != Type::f64;
 }
 
-// A pass over rows, whose pieces leave so many numbers.
-RowPass pass_over(const Products& graph, int64_t numbers) {
-  return {graph.ptr, graph.num_rows, graph.num_edges, numbers};
+// A pass over rows, whose pieces leave so many numbers of each head, or, of 1, of all at once.
+RowPass pass_over(const Products& graph, int64_t numbers, int heads = 1) {
+  return {graph.ptr, graph.num_rows, graph.num_edges, numbers, heads};
+}
+
+// What either takes, of `numbers` of a head.
+template <class A>
+size_t bytes_of_pass(const Products& graph, int64_t numbers) {
+  return std::max(pass_over(graph, graph.heads * numbers).bytes<A>(),
+                  pass_over(graph, numbers, graph.heads).bytes<A>());
+}
+
+// Whether warps take long rows of one head: of those that have more than a few lanes of a warp.
+bool heads_go_apart(const Products& graph) {
+  bool by_rows = false;
+  for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
+    by_rows = goes_by_rows<S>(operands_of(graph));
+    return cudaSuccess;
+  });
+  return by_rows && graph.num_nodes > 0 && rows_are_long(graph.num_rows, graph.num_edges);
 }
 
 // Whether a warp takes a row, of whose edges results are: what is the row's own is there for all of them.
@@ -291,24 +308,18 @@ struct StoreProduct {
   }
 };
 
-// Whether long rows go by row_dots.cuh.
-template <class S>
-bool has_row_dots(const Products& graph) {
-  return edges_go_by_rows(graph) && rows_are_long(graph.num_rows, graph.num_edges) &&
-         goes_by_rows<S>(operands_of(graph));
-}
-
-template <class S>
-cudaError_t launch_row_products(const Products& graph, const Features& a, const Features& b, void* result, void* memory,
-                                cudaStream_t stream) {
-  using T = typename S::T;
+// Where heads_go_apart().
+cudaError_t launch_sddmm_rows(const Products& graph, const Features& a, const Features& b, void* result, void* memory,
+                              cudaStream_t stream) {
   const Attention operands = operands_of(graph);
-  RowUnits units = plan_units(operands, graph.num_rows, 0);
+  RowUnits units = pass_over(graph, 0, graph.heads).units();
   const UnitScratch<float> scratch(memory, graph.heads, units);
   const cudaError_t error = list_rows(units, graph.ptr, graph.num_rows, graph.num_edges, scratch.list, stream);
   if (error != cudaSuccess) return error;
-  const StoreProduct<T> store{static_cast<typename S::A*>(result)};
-  return launch_row_dots<S>(operands, a.data, b.data, store, units, scratch.counters, stream);
+  return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
+    const StoreProduct<typename S::T> store{static_cast<typename S::A*>(result)};
+    return launch_row_dots<S>(operands, a.data, b.data, store, units, scratch.counters, stream);
+  });
 }
 
 // Whether a warp takes a row: where rows are long, and shorter ones where what is summed up is a vector a lane.
@@ -324,23 +335,15 @@ bool goes_by_rows(const Products& graph, bool sum_heads) {
 
 size_t sddmm_scratch(const Products& graph) {
   const bool from_counters = edges_go_by_rows(graph) && rows_are_long(graph.num_rows, graph.num_edges);
-  if (!from_counters) return 0;
-  // Of a pass for each head, or one for all.
-  const size_t of_heads = UnitScratch<float>::bytes(plan_units(operands_of(graph), graph.num_rows, 0), graph.heads, 0);
-  return std::max(of_heads, pass_over(graph, 0).bytes<float>());
+  return from_counters ? bytes_of_pass<float>(graph, 0) : 0;
 }
 
 cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, const FeaturesOfEdges* edges,
                   void* result, void* scratch, cudaStream_t stream) {
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
   const bool has_own_heads = a.heads == graph.heads && b.heads == graph.heads && !a.one_node;
-  if (has_own_heads && !edges) {
-    bool by_rows = false;
-    const cudaError_t error = for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-      by_rows = has_row_dots<S>(graph);
-      return by_rows ? launch_row_products<S>(graph, a, b, result, scratch, stream) : cudaSuccess;
-    });
-    if (by_rows) return error;
+  if (has_own_heads && !edges && !is_short(graph, b) && heads_go_apart(graph)) {
+    return launch_sddmm_rows(graph, a, b, result, scratch, stream);
   }
   const int lanes = graph.head_dim * size_of(graph.type) / 16;  // a head's, in whole vectors
   const bool by_heads = has_own_heads && has_vectors(graph) &&
@@ -395,11 +398,11 @@ cudaError_t add_ends(const Products& graph, const void* a, const void* b, void* 
 }
 
 size_t spmm_scratch(const Products& graph, bool sum_heads) {
-  const int64_t numbers = int64_t{sum_heads ? 1 : graph.heads} * graph.head_dim;
   if (goes_by_rows(graph, sum_heads)) {
-    const RowPass pass = pass_over(graph, numbers);
-    return graph.type == Type::f64 ? pass.bytes<double>() : pass.bytes<float>();
+    return graph.type == Type::f64 ? bytes_of_pass<double>(graph, graph.head_dim)
+                                   : bytes_of_pass<float>(graph, graph.head_dim);
   }
+  const int64_t numbers = int64_t{sum_heads ? 1 : graph.heads} * graph.head_dim;
   return spmm_numbers(graph.num_edges, numbers) * (graph.type == Type::f64 ? sizeof(double) : sizeof(float));
 }
 
@@ -408,7 +411,8 @@ cudaError_t spmm(const Products& graph, const void* weight, const Features& x, b
   const Attention operands = operands_of(graph);
   const bool by_rows = goes_by_rows(graph, sum_heads);
   void* const slots = by_rows ? nullptr : scratch;
-  if (graph.heads == 1 || sum_heads) {
+  const bool go_apart = by_rows && x.heads == graph.heads && heads_go_apart(graph);
+  if (graph.heads == 1 || sum_heads || go_apart) {
     return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
       const auto product = spmm_of<typename S::T>(graph, weight, x, sum_heads, result, slots);
       return by_rows ? launch_spmm_rows<S>(operands, product, scratch, stream)

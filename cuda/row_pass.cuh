@@ -1,4 +1,4 @@
-// A pass over rows of a compressed form, a warp each (row_units.cuh), for all heads at once.
+// A pass over rows of a compressed form, a warp each (row_units.cuh), for all heads at once, or for each.
 #pragma once
 
 #include "row_list.cuh"
@@ -7,18 +7,18 @@ namespace dfgnn::cuda {
 
 class RowPass {
  public:
-  // width: numbers that a piece of a row leaves in its slot.
-  RowPass(const Index& ptr, int64_t num_rows, int64_t num_edges, int64_t width)
+  // heads: 1 where they go at once; width: numbers that a piece of a row leaves in its slot of each.
+  RowPass(const Index& ptr, int64_t num_rows, int64_t num_edges, int64_t width, int heads = 1)
       : ptr_(ptr), num_rows_(num_rows), width_(static_cast<int>(width)) {
-    graph_.heads = 1;  // of any type: the plan takes numbers to have 32 bits
+    graph_.heads = heads;  // of any type: the plan takes numbers to have 32 bits
     graph_.num_edges = num_edges;
-    units_ = plan_units(graph_, num_rows, width);
+    units_ = plan_units(graph_, num_rows, heads * width);
   }
 
   // Of memory for counters, the list of units and slots, of A.
   template <class A>
   size_t bytes() const {
-    return UnitScratch<A>::bytes(units_, 1, width_);
+    return UnitScratch<A>::bytes(units_, graph_.heads, width_);
   }
   template <class A>
   A* slots(void* memory) const {
@@ -36,13 +36,13 @@ class RowPass {
     const cudaError_t error = list_rows(units, ptr_, num_rows_, graph_.num_edges, places.list, stream);
     if (error != cudaSuccess) return error;
     unsigned* const counters = memory ? places.counters : nullptr;
-    return launch_units(units, graph_, num_rows_, 1, counters, stream, kernel, exact, launch);
+    return launch_units(units, graph_, num_rows_, graph_.heads, counters, stream, kernel, exact, launch);
   }
 
  private:
   template <class A>
   UnitScratch<A> scratch(void* memory) const {
-    return {memory, 1, units_};
+    return {memory, graph_.heads, units_};
   }
 
   const Index ptr_;

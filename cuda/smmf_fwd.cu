@@ -3,9 +3,9 @@
 // its own edges and keeps a maximum, a sum and a weighted sum of rows of values; those of the groups are added up at
 // the end. A logit and its exponential are made by one lane. Where src is the value too, its rows are gathered once.
 // Long rows go by softmax_rows.cuh with additive scores, and by cosine_rows.cuh with cosine scores; narrow heads by
-// narrow_forward.cuh.
+// narrow_forward.cuh, and long rows of theirs with additive scores by narrow_softmax.cuh.
 #include "cosine_rows.cuh"
-#include "narrow_forward.cuh"
+#include "narrow_softmax.cuh"
 #include "row_list.cuh"
 #include "run_forward.cuh"
 #include "sddmm.cuh"
@@ -366,6 +366,11 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
     if constexpr (score == Score::additive) {
       if (goes_by_softmax_rows<score, S>(a)) {
         return launch_softmax_rows<false, S>(a, nullptr, outputs, units, scratch, stream);
+      }
+      if constexpr (kNarrowSoftmax<S>) {
+        if (has_long_rows(a) && takes_narrow_softmax<S>(a)) {
+          return launch_narrow_softmax<S>(a, outputs, units, scratch, stream);
+        }
       }
     }
     if constexpr (score == Score::cosine) {

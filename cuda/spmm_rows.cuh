@@ -8,7 +8,7 @@
 
 namespace dfgnn::cuda {
 
-// One head.
+// Of each head by warps of its own.
 template <class S, class Sum>
 __global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogether<S>),
                                   blocks_at_once(warps_here<S>(24), kUnitsTogether<S>))
@@ -17,10 +17,10 @@ __global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogethe
   using T = typename S::T;
   using A = typename S::A;
   auto& batch = warp_storage<typename Sum::Batch>();
-  const int lane = threadIdx.x;
+  const int lane = threadIdx.x, h = blockIdx.y;
   for_units(m.ptr, m.num_rows, a.num_edges, units, [&](int r, const Range& entries, int64_t slot) {
     for (int f = 0; f < (S::kLoop ? a.head_dim : 1); f += S::kFeatures) {
-      const typename Sum::Reader row(a, m.x, 0, Sum::lane(), f);
+      const typename Sum::Reader row(a, m.x, h, Sum::lane(), f);
       Sum sum(batch);
       // Of the lane's entry of the next batch: on their way, with its weight.
       LoadedNode next_node;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogethe
       };
       const auto load_weight = [&] {
         if (m.position.data) next_entry = clamp_to(next_position.value(), a.num_edges - 1);
-        next_weight = m.edge_weights[next_entry];
+        next_weight = m.edge_weights[a.scalar(next_entry, h)];
       };
       if (entries.size() > 0) {
         load(entries.begin + lane);
@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogethe
       }
       if (!sum.is_exact()) *units.inexact = 1;
       if (slot == kWhole) {
-        sum.store(static_cast<T*>(m.result) + static_cast<int64_t>(r) * a.head_dim + f, a.head_dim - f, m.factor);
+        sum.store(a.features(m.result, r, h) + f, a.head_dim - f, m.factor);
       } else {
-        sum.store_piece(m.slots + slot * a.head_dim + f, a.head_dim - f, m.factor);
+        sum.store_piece(m.slots + a.scalar(slot, h) * a.head_dim + f, a.head_dim - f, m.factor);
       }
     }
   });
@@ -83,20 +83,20 @@ __global__ void __launch_bounds__(RowUnits::kThreads, (S::kSteps == 1 ? warps_he
   });
 }
 
-// By one of these kernels, of rows of `width` numbers, whose warps have `storage` bytes of dynamic shared memory.
-// scratch: of as many bytes as their pass says.
+// By one of these kernels, of `heads` rows of `width` numbers, whose warps have `storage` bytes of dynamic shared
+// memory. scratch: of as many bytes as their pass says.
 template <class T, class Kernel>
-cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int width, size_t storage, Kernel* kernel,
-                             std::type_identity_t<Kernel>* exact, cudaStream_t stream) {
+cudaError_t launch_spmm_pass(const Attention& a, Spmm<T> m, void* scratch, int heads, int width, size_t storage,
+                             Kernel* kernel, std::type_identity_t<Kernel>* exact, cudaStream_t stream) {
   if (m.num_rows == 0) return cudaSuccess;
-  const RowPass pass(m.ptr, m.num_rows, a.num_edges, width);
+  const RowPass pass(m.ptr, m.num_rows, a.num_edges, width, heads);
   m.slots = pass.template slots<typename Accumulate<T>::type>(scratch);
   const auto launch = [&](dim3 grid, const RowUnits& units, auto* chosen) {
     chosen<<<grid, units.block(), units.warps * storage, stream>>>(Typed<T>{a}, m, units);
   };
   const cudaError_t error = pass.launch(scratch, stream, kernel, exact, launch);
   if (error != cudaSuccess) return error;
-  Merge<T, false> merge{m.ptr, m.num_rows, a.num_edges, pass.units(), 1, m.slots, width, width};
+  Merge<T, false> merge{m.ptr, m.num_rows, a.num_edges, pass.units(), heads, m.slots, width, width};
   merge.rows[merge.results++] = static_cast<T*>(m.result);
   return launch_merge(merge, stream);
 }
@@ -107,10 +107,10 @@ cudaError_t launch_spmm_rows(const Attention& a, const Spmm<typename S::T>& m, v
   if constexpr (kTensorRows<S>) {
     if (has_tensor_sums<S>(a)) {
       auto* by_tensors = spmm_rows_kernel<S, TensorSum<S>>;
-      return launch_spmm_pass(a, m, scratch, a.head_dim, sum_storage<S>(), by_tensors, by_vectors, stream);
+      return launch_spmm_pass(a, m, scratch, a.heads, a.head_dim, sum_storage<S>(), by_tensors, by_vectors, stream);
     }
   }
-  return launch_spmm_pass(a, m, scratch, a.head_dim, sum_storage<S>(), by_vectors, nullptr, stream);
+  return launch_spmm_pass(a, m, scratch, a.heads, a.head_dim, sum_storage<S>(), by_vectors, nullptr, stream);
 }
 
 // S: the shape of a row of all heads.
@@ -119,7 +119,7 @@ cudaError_t launch_spmm_heads_rows(const Attention& a, const Spmm<typename S::T>
                                    cudaStream_t stream) {
   using Wide = typename S::Wide;
   auto* kernel = m.position.data ? spmm_heads_rows_kernel<Wide, true> : spmm_heads_rows_kernel<Wide, false>;
-  return launch_spmm_pass(a, m, scratch, a.heads * a.head_dim, 0, kernel, nullptr, stream);
+  return launch_spmm_pass(a, m, scratch, 1, a.heads * a.head_dim, 0, kernel, nullptr, stream);
 }
 
 }  // namespace dfgnn::cuda

@@ -145,6 +145,41 @@ def test_pieces_of_many_heads(method, score, name, heads, head_dim, device):
     check_both(method, score, graphs.make(name, device), heads, head_dim, torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "index"),
+    [
+        (torch.float32, torch.int32),
+        (torch.float32, torch.int64),
+        (torch.float16, torch.int32),
+        (torch.bfloat16, torch.int64),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("heads", "head_dim"),
+    [(8, 16), (5, 16), (12, 16), (8, 8), (4, 32), (3, 6), (2, 64), (2, 20), (2, 3), (16, 8)],
+)
+def test_long_rows_of_narrow_heads(heads, head_dim, dtype, index, device):
+    graph = graphs.rows_of_70(device, index)
+    check_both("smmf_fwd", "additive", graph, heads, head_dim, dtype)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 30], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_a_node_that_is_none_in_narrow_heads(score, dtype, wrong, device):
+    """Makes NaNs of its row and of no other."""
+    graph = graphs.rows_of_70(device)
+    operands = make_operands(score, graph, 8, 16, dtype)
+    wanted, _ = run("smmf_fwd", score, graph, operands)
+    graph.col[75] = wrong
+    out, lse = run("smmf_fwd", score, graph, operands)
+    assert out[1].isnan().all()
+    assert lse[1].isnan().all()
+    wanted[1] = torch.nan
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 30), (2, 32), (1, 100), (3, 128), (1, 256)])
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
