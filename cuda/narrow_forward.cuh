@@ -9,7 +9,7 @@
 namespace dfgnn::cuda {
 
 // Stores what a softmax has summed up of row i and the lane's head, over `sum`, which is relative to the maximum m; or
-// leaves it in the slot of the heads' first, if that is where a piece goes.
+// leaves it in its place of a piece's slot, `piece` being that of the heads' first.
 template <class S, bool kOwnRows>
 __device__ __forceinline__ void store_narrow(const Typed<typename S::T>& a, const Outputs& outputs,
                                              const WarpHeads<S, kOwnRows>& heads, int i, HeadSum<S, kOwnRows> total,

@@ -28,7 +28,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
   // Of a batch's edges, those for which the lane makes numbers of its head. If that has more than kOwners lanes, some
   // do what others do.
   const int order = heads.group() * S::kLanes + heads.lane, own = order % kOwners * kOwn;
-  float* const weights = batch.weights[t % heads.apart() / S::kLanes];
+  float* const weights = batch.weights[t / S::kLanes & (heads.apart() / S::kLanes - 1)];
   const RowReader<S> value_row(a, a.value, h, heads.lane);
   const float own_term = dst_term<Score::additive>(a, i, h), *const src_terms = static_cast<const float*>(a.src) + h;
   const unsigned terms_bytes = a.heads * sizeof(float);
@@ -73,7 +73,8 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
       for (int u = 0; u < kUnroll; ++u) rows[u] = value_row(of_rows[u]);
     };
     load_rows(0);
-    float s[kQuads][kQuad], largest = -INFINITY;
+    alignas(16) float s[kQuads][kQuad];
+    float largest = -INFINITY;
     const auto for_own = [&](const auto& visit) {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
@@ -147,9 +148,10 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
   store_narrow(a, outputs, heads, i, HeadSum<S, false>{out, heads}, m, sum, piece);
 }
 
-// Whether there are kernels for shape S, and whether they take the heads: two to eight side by side.
+// Whether there are kernels for shape S, and whether they take the heads: two to eight side by side, of so many lanes
+// that a batch has a step's rows for each group.
 template <class S>
-constexpr bool kNarrowSoftmax = S::kSteps == 1 && !S::kLoop && S::kGroups > 1 && sizeof(typename S::A) == 4;
+constexpr bool kNarrowSoftmax = S::kSteps == 1 && !S::kLoop && sizeof(typename S::A) == 4;
 
 template <class S>
 bool takes_narrow_softmax(const Attention& a) {
@@ -186,8 +188,13 @@ cudaError_t launch_narrow_softmax(const Attention& a, const Outputs& outputs, co
     return launch_units(units, a, a.num_dst, head_blocks<S>(a.heads), scratch.counters, stream,
                         narrow_softmax_kernel<S, kQuads>, nullptr, launch);
   };
-  const bool has_eight = log_heads_side_by_side<S>(a.heads) == 3;
-  const cudaError_t error = has_eight ? launch_of.template operator()<2>() : launch_of.template operator()<1>();
+  cudaError_t error = cudaSuccess;
+  if constexpr (S::kGroups >= 8) {
+    const bool has_eight = log_heads_side_by_side<S>(a.heads) == 3;
+    error = has_eight ? launch_of.template operator()<2>() : launch_of.template operator()<1>();
+  } else {
+    error = launch_of.template operator()<1>();
+  }
   return error == cudaSuccess ? merge_outputs<T>(a, outputs, units, scratch.slots, stream) : error;
 }
 

@@ -250,8 +250,11 @@ size_t bytes_of_pass(const Products& graph, int64_t numbers) {
                   pass_over(graph, numbers, graph.heads).bytes<A>());
 }
 
-// Whether warps take long rows of one head: of those that have more than a few lanes of a warp.
+// Whether warps take long rows of one head: where there is one, and of several where they have so many bytes that
+// weights of other heads, which each gathers beside its own, are few (long-rows.md).
 bool heads_go_apart(const Products& graph) {
+  constexpr int kApart = 256;
+  if (graph.heads > 1 && graph.head_dim * size_of(graph.type) < kApart) return false;
   bool by_rows = false;
   for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
     by_rows = goes_by_rows<S>(operands_of(graph));
@@ -300,7 +303,9 @@ template <class T>
 struct StoreProduct {
   typename Typed<T>::A* results;
 
-  __device__ __forceinline__ void begin(const Typed<T>& graph) const { clear_no_edges(graph, results); }
+  __device__ __forceinline__ void begin(const Typed<T>& graph) const {
+    if (blockIdx.y == 0 && threadIdx.y == 0) clear_no_edges(graph, results);
+  }
 
   __device__ __forceinline__ void operator()(const Typed<T>& graph, typename Typed<T>::A dot, int, int node, int64_t e,
                                              int h) const {
@@ -309,8 +314,8 @@ struct StoreProduct {
 };
 
 // Where heads_go_apart().
-cudaError_t launch_sddmm_rows(const Products& graph, const Features& a, const Features& b, void* result, void* memory,
-                              cudaStream_t stream) {
+cudaError_t launch_sddmm_apart(const Products& graph, const Features& a, const Features& b, void* result, void* memory,
+                               cudaStream_t stream) {
   const Attention operands = operands_of(graph);
   RowUnits units = pass_over(graph, 0, graph.heads).units();
   const UnitScratch<float> scratch(memory, graph.heads, units);
@@ -343,7 +348,7 @@ cudaError_t sddmm(const Products& graph, const Features& a, const Features& b, c
   if (graph.num_edges == 0 || graph.num_rows == 0) return cudaSuccess;
   const bool has_own_heads = a.heads == graph.heads && b.heads == graph.heads && !a.one_node;
   if (has_own_heads && !edges && !is_short(graph, b) && heads_go_apart(graph)) {
-    return launch_sddmm_rows(graph, a, b, result, scratch, stream);
+    return launch_sddmm_apart(graph, a, b, result, scratch, stream);
   }
   const int lanes = graph.head_dim * size_of(graph.type) / 16;  // a head's, in whole vectors
   const bool by_heads = has_own_heads && has_vectors(graph) &&

@@ -146,7 +146,7 @@ def test_long_rows(shape, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(1, 64), (2, 32), (4, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 64), (2, 64), (4, 16)], ids=str)
 @pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
 def test_rows_from_a_counter(rows, shape, dtype, cuda):
     (heads, head_dim), graph = shape, rows(cuda)
@@ -175,6 +175,30 @@ def test_not_finite(dtype, cuda):
     torch.testing.assert_close(found.isinf(), wanted.isinf())
     finite = wanted.isfinite()
     assert_near(found[finite], wanted[finite], FORWARD_TOLERANCE[dtype], "finite sums")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("rows", "heads"), [(graphs.long_rows, 3), (graphs.rows_of_70, 65)])
+def test_wide_heads_of_long_rows(rows, heads, dtype, cuda):
+    """Which go one by one: what is no number, or no node, is so in its head's row, or its row's."""
+    graph = rows(cuda)
+    a, b = ends(graph, (heads, heads), 128, dtype)
+    check_sddmm(graph, (a, b))
+    weight, x = weights(graph, (heads, heads), 128, dtype=dtype)
+    x[7, 1, 3], x[11, 2, 63] = torch.inf, torch.nan
+    wanted = expected_spmm(graph, weight, x)
+    edge = graph.num_edges // 2
+    wanted[graph.destinations()[edge]] = torch.nan
+    graph.col[edge] = 1 << 30
+    found = torch.ops.dfgnn.spmm(graph.rowptr, graph.col, weight=weight, x=x).double()
+    assert 0 < wanted.isnan().sum() < wanted.numel()
+    torch.testing.assert_close(found.isnan(), wanted.isnan())
+    torch.testing.assert_close(found.isinf(), wanted.isinf())
+    finite = wanted.isfinite()
+    assert_near(found[finite], wanted[finite], FORWARD_TOLERANCE[dtype], "finite sums")
+    dots = torch.ops.dfgnn.sddmm(graph.rowptr, graph.col, a=a, b=b)
+    assert dots.isnan().nonzero()[:, 0].unique().tolist() == [edge]
+    assert dots[edge].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
