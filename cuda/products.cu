@@ -317,13 +317,11 @@ struct StoreProduct {
 cudaError_t launch_sddmm_apart(const Products& graph, const Features& a, const Features& b, void* result, void* memory,
                                cudaStream_t stream) {
   const Attention operands = operands_of(graph);
-  RowUnits units = pass_over(graph, 0, graph.heads).units();
-  const UnitScratch<float> scratch(memory, graph.heads, units);
-  const cudaError_t error = list_rows(units, graph.ptr, graph.num_rows, graph.num_edges, scratch.list, stream);
-  if (error != cudaSuccess) return error;
-  return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-    const StoreProduct<typename S::T> store{static_cast<typename S::A*>(result)};
-    return launch_row_dots<S>(operands, a.data, b.data, store, units, scratch.counters, stream);
+  return pass_over(graph, 0, graph.heads).launch(memory, stream, [&](const RowUnits& units, unsigned* counters) {
+    return for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
+      const StoreProduct<typename S::T> store{static_cast<typename S::A*>(result)};
+      return launch_row_dots<S>(operands, a.data, b.data, store, units, counters, stream);
+    });
   });
 }
 

@@ -26,17 +26,23 @@ class RowPass {
   }
   const RowUnits& units() const { return units_; }
 
-  // kernel, exact and launch(grid, units, kernel) are as launch_units() has them. Only where
-  // units().need_scratch() is false may there be no memory.
-  template <class Kernel, class Launch>
-  cudaError_t launch(void* memory, cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
-                     const Launch& launch) const {
+  // Calls launch(units, counters) with the units, listed where they are. Only where units().need_scratch() is false may
+  // there be no memory.
+  template <class Launch>
+  cudaError_t launch(void* memory, cudaStream_t stream, const Launch& launch) const {
     RowUnits units = units_;
     const auto places = scratch<float>(memory);  // of which the first two are the same for any numbers
     const cudaError_t error = list_rows(units, ptr_, num_rows_, graph_.num_edges, places.list, stream);
-    if (error != cudaSuccess) return error;
-    unsigned* const counters = memory ? places.counters : nullptr;
-    return launch_units(units, graph_, num_rows_, graph_.heads, counters, stream, kernel, exact, launch);
+    return error == cudaSuccess ? launch(units, memory ? places.counters : nullptr) : error;
+  }
+
+  // kernel, exact and launch_kernel(grid, units, kernel) are as launch_units() has them.
+  template <class Kernel, class Launch>
+  cudaError_t launch(void* memory, cudaStream_t stream, Kernel* kernel, std::type_identity_t<Kernel>* exact,
+                     const Launch& launch_kernel) const {
+    return launch(memory, stream, [&](const RowUnits& units, unsigned* counters) {
+      return launch_units(units, graph_, num_rows_, graph_.heads, counters, stream, kernel, exact, launch_kernel);
+    });
   }
 
  private:
