@@ -126,15 +126,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
       float of_rows[kUnroll];
       const int entry = base + heads.group() * kUnroll;
       load_numbers(of_rows, weights + entry);
-      if (base + step <= count) {
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) out.add(of_rows[u], rows[u]);
-      } else {
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          if (entry + u < count) out.add(of_rows[u], rows[u]);
-        }
-      }
+      add_step(out, of_rows, rows, base + step <= count, entry, count);
     };
     add_rows(0);
     for (int base = step; base < count; base += step) {

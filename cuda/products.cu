@@ -254,13 +254,14 @@ size_t bytes_of_pass(const Products& graph, int64_t numbers) {
 // weights of other heads, which each gathers beside its own, are few (long-rows.md).
 bool heads_go_apart(const Products& graph) {
   constexpr int kApart = 256;
+  if (graph.num_nodes == 0 || !rows_are_long(graph.num_rows, graph.num_edges)) return false;
   if (graph.heads > 1 && graph.head_dim * size_of(graph.type) < kApart) return false;
   bool by_rows = false;
   for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
     by_rows = goes_by_rows<S>(operands_of(graph));
     return cudaSuccess;
   });
-  return by_rows && graph.num_nodes > 0 && rows_are_long(graph.num_rows, graph.num_edges);
+  return by_rows;
 }
 
 // Whether a warp takes a row, of whose edges results are: what is the row's own is there for all of them.

@@ -71,6 +71,22 @@ struct WarpSum {
   }
 };
 
+// Adds the rows of a group's step, entries from `first` on, times their weights: those before `count`. Of whole steps
+// no entry asks whether it is there.
+template <class S, int kCount>
+__device__ __forceinline__ void add_step(Fragment<S>& sum, const typename S::A (&weights)[kCount],
+                                         const Packed<S> (&rows)[kCount], bool is_whole, int first, int count) {
+  if (is_whole) {
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) sum.add(weights[u], rows[u]);
+  } else {
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      if (first + u < count) sum.add(weights[u], rows[u]);
+    }
+  }
+}
+
 // Sum of weights times rows in float (or double) registers, a row spread over the lanes of the wide shape.
 template <class S>
 class VectorSum {
@@ -134,19 +150,10 @@ class VectorSum {
     for (int u = 0; u < kUnroll; ++u) rows_[u] = row(nodes[u]);
   }
 
-  // Of whole steps no entry asks whether it is there.
   __device__ __forceinline__ void add_from(const Batch& batch, int base, int count) {
     A weights[kUnroll];
     load_numbers(weights, batch.weight + entry(base));
-    if (base + kStep <= count) {
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) sum_.add(weights[u], rows_[u]);
-    } else {
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (entry(base) + u < count) sum_.add(weights[u], rows_[u]);
-      }
-    }
+    add_step(sum_, weights, rows_, base + kStep <= count, entry(base), count);
   }
 
   Packed<W> rows_[kUnroll];
