@@ -72,8 +72,9 @@ struct Attention {
 };
 
 struct Outputs {
-  void* out;  // T [num_dst, heads, head_dim]
-  void* lse;  // A [num_dst, heads]
+  void* out;                   // T [num_dst, heads, head_dim]
+  void* lse;                   // A [num_dst, heads]
+  void* derivative = nullptr;  // of additive_fwd: T [num_dst, heads, head_dim]
 };
 
 struct Gradients {
@@ -85,6 +86,7 @@ struct Gradients {
   void *a_edge, *bias;      // A [num_edges, heads] or null
   void* by_beta;  // cosine, where src is dst, of tile and of resident, which takes no other: A [nodes, heads],
                   // the terms of beta's gradient; that of src is then in `value`, with dst's
+  const void* derivative = nullptr;  // of additive_bwd: what additive_fwd made
 };
 
 // A workspace is device memory of as many bytes as *_workspace says, aligned to 16; null where that is 0.
@@ -107,6 +109,17 @@ size_t pmf_fwd_workspace(const Attention& attention);
 cudaError_t pmf_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
 size_t pmf_bwd_workspace(const Attention& attention);
 cudaError_t pmf_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
+
+// Additive scores in two passes over the edges, for long rows and columns. Forward, out's derivative by dst comes with
+// out, of rows that are gathered anyhow; so backward it is the columns alone that gather rows, of grad_out, and make
+// the gradients of value and of src of them. There is none of a_edge and of bias, nor one of lse. Workspaces are
+// smmf's, forward with twice as much for pieces, and backward with four numbers for each row and head.
+enum class AdditiveHeads { none, apart, side_by_side };  // how kernels take heads, if there are any
+AdditiveHeads additive_heads(Type type, int heads, int head_dim);
+size_t additive_fwd_workspace(const Attention& attention);
+cudaError_t additive_fwd(const Attention& attention, const Outputs& outputs, void* workspace, cudaStream_t stream);
+size_t additive_bwd_workspace(const Attention& attention);
+cudaError_t additive_bwd(const Attention& attention, const Gradients& gradients, void* workspace, cudaStream_t stream);
 
 // Tile: masked dense attention on tensor cores within tiles, runs of nodes whose edges stay inside them (num_dst ==
 // num_src). Correct for any graph, wherever `tiles` cuts it, fast where most pairs of nodes of a tile are edges.

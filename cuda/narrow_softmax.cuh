@@ -9,33 +9,54 @@ namespace dfgnn::cuda {
 
 // A batch's nodes and weights, and the nodes of the next one. kQuads: fours of edges of a lane; so there are no more
 // than 4 kQuads heads.
-template <int kQuads>
+template <int kQuads, int kSums = 1>
 struct NarrowBatch {
-  static constexpr int kPitch = kWarp + 4;  // so that heads' weights lie in different banks
+  static constexpr int kHeads = 4 * kQuads, kPitch = kWarp + 4;  // so that heads' weights lie in different banks
   alignas(16) int nodes[2][kWarp];
-  alignas(16) float weights[4 * kQuads][kPitch];
+  alignas(16) float weights[kSums][kHeads][kPitch];
 };
 
-// A row, or a piece of one.
-template <class S, int kQuads>
+// Adds a group's rows, entries from `first` on, times their weights to each sum: those before `count`.
+template <class Batch, class S, int kSums, int kCount>
+__device__ __forceinline__ void add_narrow_step(Fragment<S> (&sums)[kSums], const float* weights,
+                                                const Packed<S> (&rows)[kCount], bool is_whole, int first, int count) {
+#pragma unroll
+  for (int u = 0; u < kCount; u += 4) {
+    float of_rows[kSums][4];
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) load_numbers(of_rows[k], weights + k * Batch::kHeads * Batch::kPitch + u);
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      if (is_whole || first + u + x < count) {
+#pragma unroll
+        for (int k = 0; k < kSums; ++k) sums[k].add(of_rows[k][x], rows[u + x]);
+      }
+    }
+  }
+}
+
+// A row, or a piece of one; with two sums, the derivative, too (forward_pieces.cuh).
+template <class S, int kQuads, int kSums>
 __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a, const Outputs& outputs,
                                                    const Dropout<float>& dropout, const WarpHeads<S>& heads, int i,
                                                    const Range& edges, float* piece) {
   constexpr int kUnroll = 8;  // rows of a group in flight
   constexpr int kQuad = 4, kOwn = kQuads * kQuad, kOwners = kWarp / kOwn;
-  auto& batch = warp_storage<NarrowBatch<kQuads>>();
+  using Batch = NarrowBatch<kQuads, kSums>;
+  auto& batch = warp_storage<Batch>();
   const int h = heads.head, t = threadIdx.x, step = kUnroll * heads.groups();
   // Of a batch's edges, those for which the lane makes numbers of its head. If that has more than kOwners lanes, some
   // do what others do.
   const int order = heads.group() * S::kLanes + heads.lane, own = order % kOwners * kOwn;
-  float* const weights = batch.weights[t / S::kLanes & (heads.apart() / S::kLanes - 1)];
+  float* const weights = batch.weights[0][t / S::kLanes & (heads.apart() / S::kLanes - 1)];
   const RowReader<S> value_row(a, a.value, h, heads.lane);
   const float own_term = dst_term<Score::additive>(a, i, h), *const src_terms = static_cast<const float*>(a.src) + h;
   const unsigned terms_bytes = a.heads * sizeof(float);
 
-  Fragment<S> out;
-  out.zero();
-  float m = -INFINITY, sum = 0;
+  Fragment<S> out[kSums];
+#pragma unroll
+  for (auto& one : out) one.zero();
+  float m = -INFINITY, sums[kSums] = {};
   const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
   const Index col = a.col.from(edges.begin);
   const auto load_node = [&](int entry) { return LoadedNode(col, min(entry, size - 1)); };
@@ -75,47 +96,67 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     load_rows(0);
     alignas(16) float s[kQuads][kQuad];
     float largest = -INFINITY;
+    unsigned above = 0;  // of the lane's own edges, whose logits have slope 1, a bit each
     const auto for_own = [&](const auto& visit) {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
 #pragma unroll
-        for (int x = 0; x < kQuad; ++x) visit(s[quad][x], terms[quad][x], own + quad * kQuad + x);
+        for (int x = 0; x < kQuad; ++x) visit(s[quad][x], terms[quad][x], quad * kQuad + x);
       }
     };
+    const auto take_logit = [&](const Logit<float>& made, int x) {
+      if (kSums == 2 && made.slope == 1) above |= 1u << x;
+      return made.value;
+    };
     if (a.a_edge || a.bias || nowhere != 0) {
-      for_own([&](float& logit, float term, int entry) {
+      for_own([&](float& logit, float term, int x) {
+        const int entry = own + x;
         const int64_t e = edges.begin + min(first + entry, size - 1);
-        logit = nowhere >> entry & 1 ? NAN : logit_of<Score::additive>(a, 0.0f, own_term, term, e, h).value;
+        logit = take_logit(
+            nowhere >> entry & 1 ? Logit<float>{NAN, 1} : logit_of<Score::additive>(a, 0.0f, own_term, term, e, h), x);
       });
     } else {
-      for_own([&](float& logit, float term, int) {
-        logit = logit_of<Score::additive, false>(a, 0.0f, own_term, term, 0, h).value;
+      for_own([&](float& logit, float term, int x) {
+        logit = take_logit(logit_of<Score::additive, false>(a, 0.0f, own_term, term, 0, h), x);
       });
     }
-    for_own([&](float& logit, float, int entry) {
-      if (entry >= count) logit = -INFINITY;
+    for_own([&](float& logit, float, int x) {
+      if (own + x >= count) logit = -INFINITY;
       largest = fmaxf(largest, logit);
     });
     if (__any_sync(kAllLanes, largest > m)) {
       largest = heads.over_groups(lanes_max<S::kLanes>(largest), [](float x, float y) { return fmaxf(x, y); });
       largest = fmaxf(m, largest);
       const float fade = exp_difference(m, largest);
-      sum *= fade;
 #pragma unroll
-      for (float& x : out.x) x *= fade;
+      for (int k = 0; k < kSums; ++k) {
+        sums[k] *= fade;
+#pragma unroll
+        for (float& x : out[k].x) x *= fade;
+      }
       m = largest;
     }
     const float base = m == -INFINITY ? 0 : m;
-    for_own([&](float& p, float, int) {
+    for_own([&](float& p, float, int x) {
       p = exp2_of((p - base) * kLog2e);
-      sum += p;
+      sums[0] += p;
+      if (kSums == 2 && above >> x & 1) sums[kSums - 1] += p;
     });
     if (dropout.active()) {
-      for_own([&](float& p, float, int entry) { p *= dropout.factor(edges.begin + min(first + entry, size - 1), h); });
+      for_own([&](float& p, float, int x) { p *= dropout.factor(edges.begin + min(first + own + x, size - 1), h); });
     }
+    const auto put = [&](float* to) {
 #pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad) {
-      *reinterpret_cast<float4*>(weights + own + quad * kQuad) = reinterpret_cast<const float4&>(s[quad]);
+      for (int quad = 0; quad < kQuads; ++quad) {
+        *reinterpret_cast<float4*>(to + own + quad * kQuad) = reinterpret_cast<const float4&>(s[quad]);
+      }
+    };
+    put(weights);
+    if constexpr (kSums == 2) {
+      for_own([&](float& p, float, int x) {
+        if (!(above >> x & 1)) p = 0;
+      });
+      put(weights + Batch::kHeads * Batch::kPitch);
     }
     if (first + kWarp < size) {
       take(first + kWarp);
@@ -123,10 +164,8 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
       __syncwarp();
     }
     const auto add_rows = [&](int base) {
-      float of_rows[kUnroll];
       const int entry = base + heads.group() * kUnroll;
-      load_numbers(of_rows, weights + entry);
-      add_step(out, of_rows, rows, base + step <= count, entry, count);
+      add_narrow_step<Batch>(out, weights + entry, rows, base + step <= count, entry, count);
     };
     add_rows(0);
     for (int base = step; base < count; base += step) {
@@ -136,8 +175,16 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     __syncwarp();
   }
   const auto add = [](float x, float y) { return x + y; };
-  sum = heads.over_groups(lanes_sum<S::kLanes>(order < kOwners ? sum : 0), add);
-  store_narrow(a, outputs, heads, i, HeadSum<S, false>{out, heads}, m, sum, piece);
+#pragma unroll
+  for (float& sum : sums) sum = heads.over_groups(lanes_sum<S::kLanes>(order < kOwners ? sum : 0), add);
+  HeadSum<S, false> total{out[0], heads};
+  if constexpr (kSums == 1) {
+    store_narrow(a, outputs, heads, i, total, m, sums[0], piece);
+  } else {
+    HeadSum<S, false> above{out[1], heads};
+    if (piece) piece += (h - heads.first()) * forward_slot_width(a, kSums);
+    store_with_derivative(a, outputs, i, h, total, above, m, sums[0], sums[1], heads.is_first(), piece);
+  }
 }
 
 // Whether there are kernels for shape S, and whether they take the heads: two to eight side by side, of so many lanes
@@ -152,42 +199,45 @@ bool takes_narrow_softmax(const Attention& a) {
 }
 
 // By times.
-template <class S>
+template <class S, int kSums>
 constexpr int narrow_softmax_warps() {
-  return warps_here<S>(sizeof(typename S::T) == 4 ? 24 : 20);
+  return warps_here<S>(kSums == 2 ? 16 : sizeof(typename S::T) == 4 ? 24 : 20);
 }
 
-template <class S, int kQuads>
-__global__ void __launch_bounds__(RowUnits::kThreads, narrow_softmax_warps<S>())
+template <class S, int kQuads, int kSums>
+__global__ void __launch_bounds__(RowUnits::kThreads, (narrow_softmax_warps<S, kSums>()))
     narrow_softmax_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Outputs outputs,
                           RowUnits units, float* slots) {
   const WarpHeads<S> heads(a.heads);
   const Dropout dropout(a);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
-    narrow_softmax_row<S, kQuads>(a, outputs, dropout, heads, i, edges, piece_in(a, slots, slot, heads.first()));
+    float* const piece = piece_in(a, slots, slot, heads.first(), kSums);
+    narrow_softmax_row<S, kQuads, kSums>(a, outputs, dropout, heads, i, edges, piece);
   });
 }
 
-template <class S>
+// Calls launch.operator()<kQuads>() for heads that it takes.
+template <class S, class Launch>
+cudaError_t for_narrow_quads(int heads, const Launch& launch) {
+  if constexpr (S::kGroups >= 8) {
+    if (log_heads_side_by_side<S>(heads) == 3) return launch.template operator()<2>();
+  }
+  return launch.template operator()<1>();
+}
+
+template <class S, int kSums = 1>
 cudaError_t launch_narrow_softmax(const Attention& a, const Outputs& outputs, const RowUnits& units,
                                   const UnitScratch<float>& scratch, cudaStream_t stream) {
   using T = typename S::T;
-  const auto launch_of = [&]<int kQuads>() {
+  const cudaError_t error = for_narrow_quads<S>(a.heads, [&]<int kQuads>() {
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-      kernel<<<grid, with.block(), with.warps * sizeof(NarrowBatch<kQuads>), stream>>>(Typed<T>{a}, outputs, with,
-                                                                                       scratch.slots);
+      kernel<<<grid, with.block(), with.warps * sizeof(NarrowBatch<kQuads, kSums>), stream>>>(Typed<T>{a}, outputs,
+                                                                                              with, scratch.slots);
     };
     return launch_units(units, a, a.num_dst, head_blocks<S>(a.heads), scratch.counters, stream,
-                        narrow_softmax_kernel<S, kQuads>, nullptr, launch);
-  };
-  cudaError_t error = cudaSuccess;
-  if constexpr (S::kGroups >= 8) {
-    const bool has_eight = log_heads_side_by_side<S>(a.heads) == 3;
-    error = has_eight ? launch_of.template operator()<2>() : launch_of.template operator()<1>();
-  } else {
-    error = launch_of.template operator()<1>();
-  }
-  return error == cudaSuccess ? merge_outputs<T>(a, outputs, units, scratch.slots, stream) : error;
+                        narrow_softmax_kernel<S, kQuads, kSums>, nullptr, launch);
+  });
+  return error == cudaSuccess ? merge_outputs<T, kSums>(a, outputs, units, scratch.slots, stream) : error;
 }
 
 }  // namespace dfgnn::cuda

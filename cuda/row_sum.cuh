@@ -1,4 +1,5 @@
-// Weighted sums of gathered rows by one warp: sum += weight_t * row(node_t), batches of up to 32 entries at a time.
+// Weighted sums of gathered rows by one warp: sum += weight_t * row(node_t), batches of up to 32 entries at a time; or
+// two sums of the same rows with weights of their own.
 //
 // 16-bit rows go through tensor cores with no conversion and coalesced: a lane loads the same few features of every
 // row. Of an mma D[16 x 8] = A[16 x 16] B[16 x 8], lane 4 g + t supplies rows g and g + 8 of A at four places of the
@@ -40,6 +41,13 @@ __device__ __forceinline__ void store_sum_piece(Fragment<S>& fragment, typename 
   }
 }
 
+// from -= factor * what.
+template <class A, int kCount>
+__device__ __forceinline__ void subtract_times(A (&from)[kCount], A factor, const A (&what)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) from[i] -= factor * what[i];
+}
+
 // A sum in registers of each group of lanes, of heads side by side; of one row, or, kOwnRows, of a row a group.
 template <class S, bool kOwnRows>
 struct HeadSum {
@@ -52,6 +60,9 @@ struct HeadSum {
     } else {
       store_sum(sum, row, features, factor, heads.apart(), heads.live);
     }
+  }
+  __device__ __forceinline__ void subtract(typename S::A factor, const HeadSum& other) {
+    subtract_times(sum.x, factor, other.sum.x);
   }
   __device__ __forceinline__ void store_piece(typename S::A* piece, int features, typename S::A factor) {
     if constexpr (!kOwnRows) store_sum_piece(sum, piece, features, factor, heads.apart(), heads.live);
@@ -88,21 +99,25 @@ __device__ __forceinline__ void add_step(Fragment<S>& sum, const typename S::A (
 }
 
 // Sum of weights times rows in float (or double) registers, a row spread over the lanes of the wide shape.
-template <class S>
+template <class S, int kCount = 1>
 class VectorSum {
  public:
+  static constexpr int kSums = kCount;
   using W = typename S::Wide;
   using T = typename S::T;
   using A = typename S::A;
   using Reader = RowReader<W>;
 
   struct Batch {
-    alignas(16) A weight[kWarp];
+    alignas(16) A weight[kSums][kWarp];
     alignas(16) int node[kWarp];
-    __device__ __forceinline__ void put(int t, A w) { weight[t] = w; }
+    __device__ __forceinline__ void put(int t, A w, int k = 0) { weight[k][t] = w; }
   };
 
-  __device__ __forceinline__ explicit VectorSum(Batch&) { sum_.zero(); }
+  __device__ __forceinline__ explicit VectorSum(Batch&) {
+#pragma unroll
+    for (auto& sum : sum_) sum.zero();
+  }
 
   // A weight of the next batch, this lane's or 0, as batches want it. All lanes come.
   __device__ __forceinline__ static A fit(A weight) { return weight; }
@@ -114,8 +129,14 @@ class VectorSum {
 
   __device__ __forceinline__ void scale(A factor) {
 #pragma unroll
-    for (int i = 0; i < Fragment<W>::kSize; ++i) sum_.x[i] *= factor;
+    for (auto& sum : sum_) {
+#pragma unroll
+      for (A& x : sum.x) x *= factor;
+    }
   }
+
+  // Of two sums: takes so many of the first from the second.
+  __device__ __forceinline__ void subtract_first(A factor) { subtract_times(sum_[1].x, factor, sum_[0].x); }
 
   // Starts to load the first rows of a batch, whose nodes are there; then add() the batch, whose weights are there too.
   // Of `count` entries, but all 32 have a node that can be read.
@@ -128,9 +149,17 @@ class VectorSum {
     }
   }
 
-  __device__ __forceinline__ void store(T* row, int features, A factor) { store_sum(sum_, row, features, factor); }
-  __device__ __forceinline__ void store_piece(A* piece, int features, A factor) {
-    store_sum_piece(sum_, piece, features, factor);
+  // Of one of the sums: what this lane has of <sum, row>; or stores it, once.
+  __device__ __forceinline__ A dot(const T* row, int features, int k) const {
+    Packed<W> other;
+    other.load(row, lane(), features);
+    return sum_[k].dot(other);
+  }
+  __device__ __forceinline__ void store(T* row, int features, A factor, int k = 0) {
+    store_sum(sum_[k], row, features, factor);
+  }
+  __device__ __forceinline__ void store_piece(A* piece, int features, A factor, int k = 0) {
+    store_sum_piece(sum_[k], piece, features, factor);
   }
 
  private:
@@ -151,13 +180,16 @@ class VectorSum {
   }
 
   __device__ __forceinline__ void add_from(const Batch& batch, int base, int count) {
-    A weights[kUnroll];
-    load_numbers(weights, batch.weight + entry(base));
-    add_step(sum_, weights, rows_, base + kStep <= count, entry(base), count);
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+      A weights[kUnroll];
+      load_numbers(weights, batch.weight[k] + entry(base));
+      add_step(sum_[k], weights, rows_, base + kStep <= count, entry(base), count);
+    }
   }
 
   Packed<W> rows_[kUnroll];
-  Fragment<W> sum_;
+  Fragment<W> sum_[kSums];
 };
 
 // Whether there are so many edges that tensor cores make up for the kernel that follows, in case sums are inexact.
@@ -168,23 +200,24 @@ bool has_tensor_sums(const Attention& a) {
 }
 
 // The same on tensor cores, for rows of kFeatures 16-bit features, 16 entries at a time.
-template <class S>
+template <class S, int kCount = 1>
 class TensorSum {
  public:
+  static constexpr int kSums = kCount;
   using T = typename S::T;
   using A = float;
   using L = Shape<T, S::kFeatures / kWarp, kWarp, 1, false, true>;  // features of a lane
   using Reader = RowReader<L>;
 
   struct Batch {
-    alignas(16) T weight[2][kWarp];  // rounded, and what is left
+    alignas(16) T weight[kSums][2][kWarp];  // rounded, and what is left
     alignas(16) int node[kWarp];
     T padding[kWarp / 2];       // so that zeros and both kinds of an entry's weights lie in different banks
     alignas(16) T none[kWarp];  // zeros for lanes that supply no weights
 
-    __device__ __forceinline__ void put(int t, A w) {
-      weight[0][t] = rounded(w);
-      weight[1][t] = rounded(w - to_accumulate(rounded(w)));
+    __device__ __forceinline__ void put(int t, A w, int k = 0) {
+      weight[k][0][t] = rounded(w);
+      weight[k][1][t] = rounded(w - to_accumulate(rounded(w)));
     }
 
    private:
@@ -203,7 +236,8 @@ class TensorSum {
   __device__ __forceinline__ static int lane() { return threadIdx.x % kWarp; }
 
   // float16 has numbers from 6e-8 to 65504: weights are multiplied by a power of two that brings the largest of those
-  // so far near 2^12; where it has to change, the sum changes with it.
+  // so far near 2^12; where it has to change, the sums change with it. (Of two sums, the second's weights are no
+  // larger.)
   __device__ __forceinline__ A fit(A weight) {
     if constexpr (std::is_same_v<T, __half>) {
       const float largest = warp_max(fabsf(weight));
@@ -218,10 +252,11 @@ class TensorSum {
   }
 
   // False where a number is not finite: what a lane's own rows have of these has made NaNs of its neighbours' sums too.
+  // (Of two sums in both, as their rows are the same.)
   __device__ __forceinline__ bool is_exact() const {
     bool finite = true;
 #pragma unroll
-    for (const auto& tile : sum_) {
+    for (const auto& tile : sum_[0]) {
 #pragma unroll
       for (const float x : tile) finite &= isfinite(x);
     }
@@ -230,10 +265,18 @@ class TensorSum {
 
   __device__ __forceinline__ void scale(A factor) {
 #pragma unroll
-    for (auto& tile : sum_) {
+    for (auto& sum : sum_) {
 #pragma unroll
-      for (float& x : tile) x *= factor;
+      for (auto& tile : sum) {
+#pragma unroll
+        for (float& x : tile) x *= factor;
+      }
     }
+  }
+
+  __device__ __forceinline__ void subtract_first(A factor) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) subtract_times(sum_[1][i], factor, sum_[0][i]);
   }
 
   // Weights past `count` are 0.
@@ -241,15 +284,24 @@ class TensorSum {
     load_from(batch.node, count, row);
   }
   __device__ __forceinline__ void add(const Batch& batch, int count, const Reader& row) {
-    const T* const weights = supplied(batch);
-    add_from(weights, count);
+    const Weights weights = supplied(batch);
+    add_from(weights, 0, count);
     if (count <= kStep) return;
     load_from(batch.node + kStep, count - kStep, row);
-    add_from(weights + kStep, count - kStep);
+    add_from(weights, kStep, count - kStep);
   }
 
-  __device__ __forceinline__ void store(T* row, int, A factor) const {
-    const Total total(*this);
+  __device__ __forceinline__ A dot(const T* row, int, int k) const {
+    const Total total(*this, k);
+    A sum = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * L::kVec; ++i) {
+      if (lane_in_group() < 2) sum += total.x[i] * to_accumulate(row[total.first + i]);
+    }
+    return sum;
+  }
+  __device__ __forceinline__ void store(T* row, int, A factor, int k = 0) const {
+    const Total total(*this, k);
     if (lane_in_group() >= 2) return;
     alignas(16) uint32_t words[L::kVec];
 #pragma unroll
@@ -257,8 +309,8 @@ class TensorSum {
     using Words = std::conditional_t<L::kVec == 4, uint4, uint2>;
     *reinterpret_cast<Words*>(row + total.first) = reinterpret_cast<const Words&>(words);
   }
-  __device__ __forceinline__ void store_piece(A* piece, int, A factor) const {
-    const Total total(*this);
+  __device__ __forceinline__ void store_piece(A* piece, int, A factor, int k = 0) const {
+    const Total total(*this, k);
 #pragma unroll
     for (int i = 0; i < 2 * L::kVec; ++i) {
       if (lane_in_group() < 2) piece[total.first + i] = total.x[i] * factor;
@@ -268,10 +320,18 @@ class TensorSum {
  private:
   static constexpr int kTiles = L::kVec / 2, kStep = 16, kEach = 4;  // entries at a time, and of a lane in an mma
 
-  // The weights that the lane supplies, or zeros: read without a condition, they can be on their way early.
-  __device__ __forceinline__ static const T* supplied(const Batch& batch) {
-    const T* const weights = lane_group() >= 4 ? batch.weight[1] : batch.weight[0];
-    return lane_group() % 4 == lane_in_group() ? weights : batch.none;
+  // The weights that the lane supplies to each sum, or zeros: read without a condition, they can be on their way early.
+  struct Weights {
+    const T* of[kSums];
+  };
+  __device__ __forceinline__ static Weights supplied(const Batch& batch) {
+    Weights weights;
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+      const T* const supply = lane_group() >= 4 ? batch.weight[k][1] : batch.weight[k][0];
+      weights.of[k] = lane_group() % 4 == lane_in_group() ? supply : batch.none;
+    }
+    return weights;
   }
 
   // Calls visit(entry) for every kEach of a step's first `count` entries. Of a whole step none asks whether it is
@@ -299,31 +359,34 @@ class TensorSum {
     });
   }
 
-  __device__ __forceinline__ void add_from(const T* weight, int count) {
+  __device__ __forceinline__ void add_from(const Weights& supply, int first, int count) {
     for_entries(count, [&](int e) {
-      const uint2 weights = *reinterpret_cast<const uint2*>(weight + e);
+      uint2 weights[kSums];
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) weights[k] = *reinterpret_cast<const uint2*>(supply.of[k] + first + e);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         const auto two = [&](int x) { return reinterpret_cast<const uint32_t*>(rows_[e + x].steps)[i]; };
         const uint32_t a[4] = {__byte_perm(two(0), two(1), 0x5410), __byte_perm(two(0), two(1), 0x7632),
                                __byte_perm(two(2), two(3), 0x5410), __byte_perm(two(2), two(3), 0x7632)};
-        mma_half<T>(sum_[i], a, weights.x, weights.y);
+#pragma unroll
+        for (int k = 0; k < kSums; ++k) mma_half<T>(sum_[k][i], a, weights[k].x, weights[k].y);
       }
     });
   }
 
-  // Of lanes with lane_in_group() 0 and 1: features [first, first + 2 kVec) of the sum. All lanes come.
+  // Of lanes with lane_in_group() 0 and 1: features [first, first + 2 kVec) of a sum. All lanes come.
   struct Total {
     float x[2 * L::kVec];
     int first;
 
-    __device__ __forceinline__ explicit Total(const TensorSum& sum) {
+    __device__ __forceinline__ Total(const TensorSum& sum, int k) {
       const float factor = sum.scale_ == 0 ? 1 : 1 / sum.scale_;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
 #pragma unroll
         for (int i = 0; i < L::kVec; ++i) {
-          const float rounded = sum.sum_[i / 2][i % 2 * 2 + c], rest = __shfl_down_sync(kAllLanes, rounded, 2);
+          const float rounded = sum.sum_[k][i / 2][i % 2 * 2 + c], rest = __shfl_down_sync(kAllLanes, rounded, 2);
           x[c * L::kVec + i] = (rounded + rest) * factor;
         }
       }
@@ -332,15 +395,34 @@ class TensorSum {
   };
 
   Packed<L> rows_[kStep];
-  float sum_[kTiles][4] = {};
+  float sum_[kSums][kTiles][4] = {};
   float scale_ = 0;  // of float16's weights; 0 before the first, and of bfloat16
 };
 
+// One of several sums, to be stored.
+template <class Sum, int k>
+struct SumOf {
+  Sum& sums;
+
+  __device__ __forceinline__ void subtract(typename Sum::A factor, const SumOf<Sum, 0>&) const {
+    sums.subtract_first(factor);
+  }
+
+  template <class T, class A>
+  __device__ __forceinline__ void store(T* row, int features, A factor) const {
+    sums.store(row, features, factor, k);
+  }
+  template <class A>
+  __device__ __forceinline__ void store_piece(A* piece, int features, A factor) const {
+    sums.store_piece(piece, features, factor, k);
+  }
+};
+
 // Bytes of the larger batch of the sums that S has, for kernels of either.
-template <class S>
+template <class S, int kSums = 1>
 constexpr size_t sum_storage() {
-  size_t bytes = sizeof(typename VectorSum<S>::Batch);
-  if constexpr (kTensorRows<S>) bytes = std::max(bytes, sizeof(typename TensorSum<S>::Batch));
+  size_t bytes = sizeof(typename VectorSum<S, kSums>::Batch);
+  if constexpr (kTensorRows<S>) bytes = std::max(bytes, sizeof(typename TensorSum<S, kSums>::Batch));
   return bytes;
 }
 

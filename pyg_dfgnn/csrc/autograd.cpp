@@ -4,6 +4,8 @@
 
 #include "call.h"
 #include "composite.h"
+#include "derivative.h"
+#include "method.h"
 #include "saved.h"
 
 namespace dfgnn {
@@ -32,12 +34,17 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static variable_list forward(AutogradContext* ctx, const Variable& a, const Variable& b, const Variable& c,
                                const OptTensor& a_edge, const OptTensor& bias, const Call& call) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [out, lse] = dispatch_forward(call);
+    at::Tensor out, lse, derivative;
+    if (keeps_derivative(call)) {
+      std::tie(out, lse, derivative) = dispatch_forward_with_derivative(call);
+    } else {
+      std::tie(out, lse) = dispatch_forward(call);
+    }
     const bool one_x = is_one_x(call);
     ctx->save_for_backward({one_x ? at::Tensor() : a, b, c, defined_or_empty(a_edge), defined_or_empty(bias),
                             call.rowptr, call.col, defined_or_empty(call.colptr), defined_or_empty(call.row),
                             defined_or_empty(call.perm), defined_or_empty(call.seed),
-                            defined_or_empty(call.route.tiles), out, lse});
+                            defined_or_empty(call.route.tiles), out, lse, derivative});
     // Few entries, as each costs as much as a saved tensor. What differs between batches has its own: compiled autograd
     // takes those for inputs, and what a tuple holds for constants.
     auto& data = ctx->saved_data;
@@ -68,9 +75,15 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     if (!call.colptr.has_value()) {
       std::tie(call.colptr, call.row, call.perm) = dispatch_csr_to_csc(call.rowptr, call.col, call.value().sym_size(0));
     }
-    const at::Tensor& out = saved[12];
+    const at::Tensor &out = saved[12], &derivative = saved[14];
     const auto grad_out = grads[0].defined() ? grads[0] : at::zeros_like(out);
-    auto result = dispatch_backward(call, {grad_out, as_optional(grads[1]), out, saved[13]});
+    const BackwardInputs inputs{grad_out, as_optional(grads[1]), out, saved[13]};
+    if (derivative.defined() && !inputs.grad_lse.has_value() && !at::GradMode::is_enabled()) {
+      at::AutoDispatchBelowADInplaceOrView guard;
+      const auto [grad_a, grad_b, grad_c] = dispatch_backward_from_derivative(call, inputs, derivative);
+      return {grad_a, grad_b, grad_c, at::Tensor(), at::Tensor(), at::Tensor()};
+    }
+    auto result = dispatch_backward(call, inputs);
     if (one_x) result[0] = at::Tensor();
     if (!call.a_edge.has_value()) result[3] = at::Tensor();
     if (!call.bias.has_value()) result[4] = at::Tensor();

@@ -10,6 +10,11 @@
 #include "../../cuda/run_geometry.h"
 #include "../../cuda/tile_geometry.h"
 
+#ifdef DFGNN_WITH_CUDA
+#include "cuda/padding.h"
+#include "cuda/tensors.h"
+#endif
+
 namespace dfgnn {
 namespace {
 
@@ -24,12 +29,13 @@ bool log_enabled() {
   return enabled;
 }
 
-void log_choice(Method method, const std::string& why) {
-  const char* name = method == Method::smmf   ? "smmf"
-                     : method == Method::pmf  ? "pmf"
-                     : method == Method::tile ? "tile"
-                                              : "resident";
-  std::fprintf(stderr, "dfgnn: method=%s: %s\n", name, why.c_str());
+const char* name_of(Method method) {
+  return method == Method::smmf ? "smmf" : method == Method::pmf ? "pmf" : method == Method::tile ? "tile" : "resident";
+}
+
+template <class... Words>
+void log_choice(const char* name, const Words&... words) {
+  if (log_enabled()) std::fprintf(stderr, "dfgnn: method=%s: %s\n", name, c10::str(words...).c_str());
 }
 
 bool tile_can_run(const Attention& attention, Pass pass, TileFits fits) {
@@ -297,7 +303,7 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {
   const int64_t blocks = call.route.tile_blocks.guard_int(__FILE__, __LINE__);
   const auto log = [](Method method, const auto&... words) {
-    if (log_enabled()) log_choice(method, c10::str(words...));
+    log_choice(name_of(method), words...);
     return method;
   };
   const bool tile_pays = blocks >= 0 && attention.tiles.defined() && tile_is_cheaper(attention, blocks, pass) &&
@@ -318,11 +324,53 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
              attention.num_dst(), " rows");
 }
 
+#ifdef DFGNN_WITH_CUDA
+// Edges for each node on either side from which on the derivative pays, from times beside "auto" without it (H200, CUDA
+// graphs, random graphs of 2^15 to 2^22 edges and 8 to 64 a node, power laws of 2^18 to 2^22;
+// docs/kernels/long-rows.md). With fewer edges in all, what there is to gain is little.
+constexpr int64_t kManyDerivativeEdges = 1 << 17;
+int64_t least_degree_of_derivative(cuda::AdditiveHeads heads, int64_t number_bytes, int64_t head_bytes) {
+  const bool is_half = number_bytes == 2;
+  if (heads == cuda::AdditiveHeads::side_by_side) return is_half ? 48 : 32;
+  return !is_half && head_bytes >= kMediumHead ? 8 : 16;
+}
+
+// Tiles with nothing behind them, as Python leaves them where neither tile nor resident may be chosen.
+bool are_bare(const at::Tensor& tiles, const Call& call) {
+  return tiles.dim() == 1 && tiles.device() == call.rowptr.device() && !tiles.is_floating_point() &&
+         TORCH_STATICALLY_KNOWN_TRUE(tiles.sym_numel().sym_eq(cuda::tile::boundaries_of(call.a.sym_size(0))));
+}
+#endif
+
 bool is_within_tiles(const Attention& attention) {
   return attention.score != Score::additive_v2 && attention.num_dst() == attention.num_src();
 }
 
 }  // namespace
+
+bool keeps_derivative([[maybe_unused]] const Call& call) {
+#ifdef DFGNN_WITH_CUDA
+  const auto wants_gradient = [](const OptTensor& t) { return t.has_value() && t->requires_grad(); };
+  const at::Tensor& v = call.value();
+  if (call.score != Score::additive || call.op != Op::attention || call.route.method != "auto") return false;
+  if (!v.is_cuda() || v.dim() != 3 || call.a.dim() != 2 || call.b.dim() != 2) return false;
+  if (wants_gradient(call.a_edge) || wants_gradient(call.bias)) return false;
+  const auto edges = call.col.sym_numel(), nodes = call.a.sym_size(0).max(call.b.sym_size(0));
+  if (!TORCH_STATICALLY_KNOWN_TRUE(edges.sym_ge(kManyDerivativeEdges))) return false;
+  if (call.route.tiles && !are_bare(*call.route.tiles, call)) return false;
+  const auto fixed = [&v](int64_t dim) { return static_cast<int>(v.sym_size(dim).guard_int(__FILE__, __LINE__)); };
+  static_assert(kManyDerivativeEdges >= kWorthItsCopies, "so that heads are padded");
+  const int64_t bytes = v.element_size(), head_dim = in_whole_vectors(bytes, fixed(2));
+  const auto heads = cuda::additive_heads(type_of(v), fixed(1), static_cast<int>(head_dim));
+  if (heads == cuda::AdditiveHeads::none) return false;
+  const int64_t least = least_degree_of_derivative(heads, bytes, bytes * head_dim);
+  if (!TORCH_STATICALLY_KNOWN_TRUE(edges.sym_ge(nodes * least))) return false;
+  log_choice("derivative", edges, " edges, ", nodes, " nodes");
+  return true;
+#else
+  return false;
+#endif
+}
 
 bool tile_takes_heads(const Attention& attention, int64_t head_dim) {
   return is_within_tiles(attention) &&

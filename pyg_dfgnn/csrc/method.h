@@ -27,6 +27,12 @@ enum class Pass { forward, backward };
 using TileFits = bool (*)(const Attention&, Pass);
 Method choose_method(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits = nullptr);
 
+// Whether the forward pass of a call that records one makes the derivative of out, too (derivative.h): of additive
+// scores on CUDA where rows and columns are long, neither tile nor resident may be faster, nobody chose a method, and
+// no edge wants a gradient of its own. Of sizes that a trace leaves open it does not, as a guard would be a condition
+// of exported programs.
+bool keeps_derivative(const Call& call);
+
 // Whether a block of the tensors' device has shared memory for the tile kernels.
 bool tile_fits_cuda(const Attention& attention, Pass pass);
 

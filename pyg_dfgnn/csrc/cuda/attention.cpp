@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "../../../cuda/tile_geometry.h"
+#include "../derivative.h"
 #include "../method.h"
 #include "../operands.h"
 #include "tensors.h"
@@ -153,6 +154,42 @@ ForwardResult forward_cuda(Attention given, Method method) {
     C10_CUDA_CHECK(cuda::smmf_fwd(operands, outputs, workspace, stream));
   }
   return {out, lse};
+}
+
+DerivativeResult forward_with_derivative_cuda(Attention given) {
+  const c10::cuda::CUDAGuard guard(given.value.device());
+  const auto a = align(std::move(given));
+  const auto options = a.value.options();
+  const auto features = [&] { return empty({a.num_dst(), a.heads(), a.head_dim()}, options); };
+  auto out = features(), derivative = features();
+  auto lse = empty({a.num_dst(), a.heads()}, options.dtype(accumulate_type(a.value.scalar_type())));
+  const cuda::Outputs outputs{out.mutable_data_ptr(), lse.mutable_data_ptr(), derivative.mutable_data_ptr()};
+  const auto operands = operands_of(a);
+  const Workspace workspace(cuda::additive_fwd_workspace(operands), options);
+  C10_CUDA_CHECK(
+      cuda::additive_fwd(operands, outputs, workspace, c10::cuda::getCurrentCUDAStream(a.value.device().index())));
+  return {out, lse, derivative};
+}
+
+Gradients backward_from_derivative_cuda(Attention given, const Saved& saved, const at::Tensor& derivative) {
+  const c10::cuda::CUDAGuard guard(given.value.device());
+  const auto a = align(std::move(given));
+  const auto grad_out = aligned(saved.grad_out), out = aligned(saved.out), of_out = aligned(derivative);
+  const auto empty_like = [](const at::Tensor& t) { return empty(t.sizes(), t.options()); };
+  const Gradients gradients{empty_like(a.dst), empty_like(a.src), empty_like(a.value), {}, {}, {}};
+  cuda::Gradients pointers{};
+  pointers.grad_out = data_of(grad_out);
+  pointers.out = data_of(out);
+  pointers.lse = data_of(saved.lse);
+  pointers.derivative = data_of(of_out);
+  pointers.dst = writable(gradients.dst);
+  pointers.src = writable(gradients.src);
+  pointers.value = writable(gradients.value);
+  const auto operands = operands_of(a);
+  const Workspace workspace(cuda::additive_bwd_workspace(operands), a.value.options());
+  C10_CUDA_CHECK(
+      cuda::additive_bwd(operands, pointers, workspace, c10::cuda::getCurrentCUDAStream(a.value.device().index())));
+  return gradients;
 }
 
 Gradients backward_cuda(Attention given, const Saved& saved, Method method) {

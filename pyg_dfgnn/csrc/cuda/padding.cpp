@@ -28,8 +28,12 @@ Attention with_whole_vectors(const Call& call, Attention a) {
 }
 
 int64_t in_whole_vectors(const at::Tensor& features) {
-  const int64_t bytes = features.element_size(), numbers = 16 / bytes, head_dim = features.size(2);
-  return bytes == 8 ? head_dim : (head_dim + numbers - 1) / numbers * numbers;
+  return in_whole_vectors(features.element_size(), features.size(2));
+}
+
+int64_t in_whole_vectors(int64_t number_bytes, int64_t head_dim) {
+  const int64_t numbers = 16 / number_bytes;
+  return number_bytes == 8 ? head_dim : (head_dim + numbers - 1) / numbers * numbers;
 }
 
 at::Tensor with_head_dim(const at::Tensor& features, int64_t head_dim) {

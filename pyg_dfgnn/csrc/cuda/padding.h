@@ -15,6 +15,7 @@ constexpr int64_t kWorthItsCopies = int64_t{1} << 17;
 
 // The size of heads [nodes, heads, size] in whole vectors; of float64 as it is.
 int64_t in_whole_vectors(const at::Tensor& features);
+int64_t in_whole_vectors(int64_t number_bytes, int64_t head_dim);
 
 // Features [nodes, heads, size], with zeros or without the last ones as it takes; anything of other dimensions as it
 // is.
