@@ -36,12 +36,6 @@ __device__ __forceinline__ void store_output(const Typed<T>& a, const Outputs& o
   }
 }
 
-// 1 - a.
-template <class T>
-__device__ __forceinline__ auto derivative_factor(const Typed<T>& a) {
-  return typename Typed<T>::A(1) - a.slope_below_zero;
-}
-
 // The same with the derivative, `above` and `part` being what the sums have of edges with slope 1.
 template <class T, class Total, class Above>
 __device__ __forceinline__ void store_with_derivative(const Typed<T>& a, const Outputs& outputs, int i, int h,
@@ -53,7 +47,7 @@ __device__ __forceinline__ void store_with_derivative(const Typed<T>& a, const O
     above.subtract(share_of(part, sum), total);
     const A factor = sum == A(0) ? A(0) : A(1) / sum;
     total.store(a.features(outputs.out, i, h), a.head_dim, factor);
-    above.store(a.features(outputs.derivative, i, h), a.head_dim, factor * derivative_factor(a));
+    above.store(a.features(outputs.derivative, i, h), a.head_dim, factor * (A(1) - a.slope_below_zero));
     if (stores_numbers) static_cast<A*>(outputs.lse)[a.scalar(i, h)] = m + log(sum);
   } else {
     total.store_piece(piece, a.head_dim, A(1));
