@@ -16,12 +16,12 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
                                               int j, const Range& entries, int64_t slot, float* slots) {
   using Batch = NarrowBatch<kQuads, 2>;
   constexpr int kUnroll = sizeof(typename S::T) == 4 ? 8 : 4;  // rows of a group in flight
-  constexpr int kOwn = kQuads * 4, kOwners = kWarp / kOwn;
+  constexpr int kOwn = Batch::kOwn;
   auto& batch = warp_storage<Batch>();
   const int h = heads.head, t = threadIdx.x, step = kUnroll * heads.groups();
   // Of a batch's entries, those for which the lane makes numbers of its head.
-  const int order = heads.group() * S::kLanes + heads.lane, own = order % kOwners * kOwn;
-  float* const weights = batch.weights[0][t / S::kLanes & (heads.apart() / S::kLanes - 1)];
+  const int order = heads.group() * S::kLanes + heads.lane, own = order % Batch::kOwners * kOwn;
+  float* const weights = batch.weights_of(heads);
   const RowReader<S> row_of(a, g.grad_out, h, heads.lane);
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
   const float own_term = src_term<Score::additive>(a, j, h);
@@ -39,10 +39,8 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
   unsigned nowhere;  // entries of nodes that are out of range, a bit each
   // Takes up the nodes of the batch that begins with entry `first`, and asks for their numbers.
   const auto take = [&](int first) {
-    int* const of_batch = batch.nodes[first / kWarp % 2];
-    const int node = next.check(a.num_dst);
-    of_batch[t] = max(node, 0);
-    nowhere = __ballot_sync(kAllLanes, node == kNoNode);
+    const int* const of_batch = batch.nodes_of(first);
+    nowhere = batch.take(first, next, a.num_dst);
     next = load_node(first + kWarp + t);
     __syncwarp();
     int own_nodes[kOwn];
@@ -56,15 +54,9 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
   }
   for (int first = 0; first < size; first += kWarp) {
     const int count = min(kWarp, size - first);
-    const int* const of_rows = batch.nodes[first / kWarp % 2] + heads.group() * kUnroll;
+    const int* const of_rows = batch.nodes_of(first) + heads.group() * kUnroll;
     Packed<S> rows[kUnroll];
-    const auto load_rows = [&](int base) {
-      int of_step[kUnroll];
-      load_numbers(of_step, of_rows + base);
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) rows[u] = row_of(of_step[u]);
-    };
-    load_rows(0);
+    load_rows(rows, of_rows, row_of);
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
       alignas(16) float made[2][4];
@@ -89,7 +81,7 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
       }
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        float* const to = weights + k * Batch::kHeads * Batch::kPitch + own + quad * 4;
+        float* const to = weights + Batch::of_sum(k) + own + quad * 4;
         *reinterpret_cast<float4*>(to) = reinterpret_cast<const float4&>(made[k]);
       }
     }
@@ -104,12 +96,12 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
     };
     add_rows(0);
     for (int base = step; base < count; base += step) {
-      load_rows(base);
+      load_rows(rows, of_rows + base, row_of);
       add_rows(base);
     }
     __syncwarp();
   }
-  if (order >= kOwners) grad_scalar = 0;  // as another lane has it
+  if (order >= Batch::kOwners) grad_scalar = 0;  // as another lane has it
   if (size > 0) {
     Packed<S> own_row;
     own_row.load(a.features(a.value, j, h), heads.lane, a.head_dim);

@@ -12,8 +12,26 @@ namespace dfgnn::cuda {
 template <int kQuads, int kSums = 1>
 struct NarrowBatch {
   static constexpr int kHeads = 4 * kQuads, kPitch = kWarp + 4;  // so that heads' weights lie in different banks
+  static constexpr int kOwn = 4 * kQuads, kOwners = kWarp / kOwn;
   alignas(16) int nodes[2][kWarp];
   alignas(16) float weights[kSums][kHeads][kPitch];
+
+  // Those of the batch that begins with entry `first`.
+  __device__ __forceinline__ int* nodes_of(int first) { return nodes[first / kWarp % 2]; }
+
+  // Those of the lane's head in the first sum, and how much further on they are in sum k.
+  template <class S>
+  __device__ __forceinline__ float* weights_of(const WarpHeads<S>& heads) {
+    return weights[0][static_cast<int>(threadIdx.x) / S::kLanes & (heads.apart() / S::kLanes - 1)];
+  }
+  __device__ __forceinline__ static constexpr int of_sum(int k) { return k * kHeads * kPitch; }
+
+  // Takes up the node of the lane's entry of that batch. Returns the entries whose nodes are out of range, a bit each.
+  __device__ __forceinline__ unsigned take(int first, const LoadedNode& loaded, int64_t num_nodes) {
+    const int node = loaded.check(num_nodes);
+    nodes_of(first)[static_cast<int>(threadIdx.x)] = max(node, 0);
+    return __ballot_sync(kAllLanes, node == kNoNode);
+  }
 };
 
 // Adds a group's rows, entries from `first` on, times their weights to each sum: those before `count`.
@@ -24,7 +42,7 @@ __device__ __forceinline__ void add_narrow_step(Fragment<S> (&sums)[kSums], cons
   for (int u = 0; u < kCount; u += 4) {
     float of_rows[kSums][4];
 #pragma unroll
-    for (int k = 0; k < kSums; ++k) load_numbers(of_rows[k], weights + k * Batch::kHeads * Batch::kPitch + u);
+    for (int k = 0; k < kSums; ++k) load_numbers(of_rows[k], weights + Batch::of_sum(k) + u);
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
       if (is_whole || first + u + x < count) {
@@ -41,14 +59,14 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
                                                    const Dropout<float>& dropout, const WarpHeads<S>& heads, int i,
                                                    const Range& edges, float* piece) {
   constexpr int kUnroll = 8;  // rows of a group in flight
-  constexpr int kQuad = 4, kOwn = kQuads * kQuad, kOwners = kWarp / kOwn;
+  constexpr int kQuad = 4;
   using Batch = NarrowBatch<kQuads, kSums>;
   auto& batch = warp_storage<Batch>();
   const int h = heads.head, t = threadIdx.x, step = kUnroll * heads.groups();
-  // Of a batch's edges, those for which the lane makes numbers of its head. If that has more than kOwners lanes, some
-  // do what others do.
-  const int order = heads.group() * S::kLanes + heads.lane, own = order % kOwners * kOwn;
-  float* const weights = batch.weights[0][t / S::kLanes & (heads.apart() / S::kLanes - 1)];
+  // Of a batch's edges, those for which the lane makes numbers of its head. If that has more than Batch::kOwners lanes,
+  // some do what others do.
+  const int order = heads.group() * S::kLanes + heads.lane, own = order % Batch::kOwners * Batch::kOwn;
+  float* const weights = batch.weights_of(heads);
   const RowReader<S> value_row(a, a.value, h, heads.lane);
   const float own_term = dst_term<Score::additive>(a, i, h), *const src_terms = static_cast<const float*>(a.src) + h;
   const unsigned terms_bytes = a.heads * sizeof(float);
@@ -65,10 +83,8 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
   unsigned nowhere;  // edges of nodes that are out of range, a bit each
   // Takes up the nodes of the batch that begins with edge `first`, and asks for what they bring to the logits.
   const auto take = [&](int first) {
-    int* const nodes = batch.nodes[first / kWarp % 2];
-    const int node = next.check(a.num_src);
-    nodes[t] = max(node, 0);
-    nowhere = __ballot_sync(kAllLanes, node == kNoNode);
+    const int* const nodes = batch.nodes_of(first);
+    nowhere = batch.take(first, next, a.num_src);
     next = load_node(first + kWarp + t);
     __syncwarp();
 #pragma unroll
@@ -85,15 +101,9 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
   }
   for (int first = 0; first < size; first += kWarp) {
     const int count = min(kWarp, size - first);
-    const int* const nodes = batch.nodes[first / kWarp % 2] + heads.group() * kUnroll;
+    const int* const nodes = batch.nodes_of(first) + heads.group() * kUnroll;
     Packed<S> rows[kUnroll];
-    const auto load_rows = [&](int base) {
-      int of_rows[kUnroll];
-      load_numbers(of_rows, nodes + base);
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) rows[u] = value_row(of_rows[u]);
-    };
-    load_rows(0);
+    load_rows(rows, nodes, value_row);
     alignas(16) float s[kQuads][kQuad];
     float largest = -INFINITY;
     unsigned above = 0;  // of the lane's own edges, whose logits have slope 1, a bit each
@@ -156,7 +166,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
       for_own([&](float& p, float, int x) {
         if (!(above >> x & 1)) p = 0;
       });
-      put(weights + Batch::kHeads * Batch::kPitch);
+      put(weights + Batch::of_sum(1));
     }
     if (first + kWarp < size) {
       take(first + kWarp);
@@ -169,14 +179,14 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     };
     add_rows(0);
     for (int base = step; base < count; base += step) {
-      load_rows(base);
+      load_rows(rows, nodes + base, value_row);
       add_rows(base);
     }
     __syncwarp();
   }
   const auto add = [](float x, float y) { return x + y; };
 #pragma unroll
-  for (float& sum : sums) sum = heads.over_groups(lanes_sum<S::kLanes>(order < kOwners ? sum : 0), add);
+  for (float& sum : sums) sum = heads.over_groups(lanes_sum<S::kLanes>(order < Batch::kOwners ? sum : 0), add);
   HeadSum<S, false> total{out[0], heads};
   if constexpr (kSums == 1) {
     store_narrow(a, outputs, heads, i, total, m, sums[0], piece);

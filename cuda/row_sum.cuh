@@ -82,6 +82,15 @@ struct WarpSum {
   }
 };
 
+// Starts to load the rows of nodes that lie one after another.
+template <class S, int kCount>
+__device__ __forceinline__ void load_rows(Packed<S> (&rows)[kCount], const int* nodes, const RowReader<S>& row) {
+  int of_rows[kCount];
+  load_numbers(of_rows, nodes);
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) rows[u] = row(of_rows[u]);
+}
+
 // Adds the rows of a group's step, entries from `first` on, times their weights: those before `count`. Of whole steps
 // no entry asks whether it is there.
 template <class S, int kCount>
@@ -173,10 +182,7 @@ class VectorSum {
   }
 
   __device__ __forceinline__ void load_from(const Batch& batch, int base, const Reader& row) {
-    int nodes[kUnroll];
-    load_numbers(nodes, batch.node + entry(base));
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) rows_[u] = row(nodes[u]);
+    load_rows(rows_, batch.node + entry(base), row);
   }
 
   __device__ __forceinline__ void add_from(const Batch& batch, int base, int count) {
