@@ -224,6 +224,12 @@ def check_not_finite(path: str, score: str, graph: Csr, operands: dict[str, Tens
     assert_near(out, expected, FORWARD_TOLERANCE[out.dtype], "out")
 
 
+def projection(t: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Random numbers of its shape that are exact in every dtype, the same of as many."""
+    generator = generator or torch.Generator().manual_seed(t.numel())
+    return (torch.randint(-8, 9, t.shape, generator=generator) / 4).to(t)
+
+
 def gradients(
     outputs, operands: dict[str, Tensor], with_lse: bool, create_graph: bool = False
 ) -> dict[str, Tensor]:
@@ -232,8 +238,7 @@ def gradients(
     generator = torch.Generator().manual_seed(out.numel())
 
     def projected(t: Tensor) -> Tensor:
-        weight = torch.randint(-8, 9, t.shape, generator=generator) / 4  # exact in every dtype
-        return (t * weight.to(t)).sum()
+        return (t * projection(t, generator)).sum()
 
     total = projected(out)
     if with_lse:
@@ -317,9 +322,9 @@ def check_function(
     found, wanted = function(*leaves), expected(*exact)
     assert found.dtype == result
     assert_near(found, wanted.detach(), FORWARD_TOLERANCE[dtype] * slack, "result")
-    projection = torch.randint(-8, 9, found.shape, generator=torch.Generator().manual_seed(1)) / 4
+    weights = projection(found, torch.Generator().manual_seed(1))
     found, wanted = (
-        torch.autograd.grad((y * projection.to(y)).sum(), x)
+        torch.autograd.grad((y * weights.to(y)).sum(), x)
         for y, x in ((found, leaves), (wanted, exact))
     )
     for k, (t, a, b) in enumerate(zip(operands, found, wanted, strict=True)):
