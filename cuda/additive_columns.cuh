@@ -3,6 +3,7 @@
 #pragma once
 
 #include "additive_numbers.cuh"
+#include "entry_positions.cuh"
 #include "gradient_sides.cuh"
 
 namespace dfgnn::cuda {
@@ -13,11 +14,11 @@ __device__ __forceinline__ void additive_column(const Typed<typename S::T>& a, c
                                                 const RowNumbers<typename S::A>* numbers, typename S::A* slots,
                                                 unsigned* inexact, int j, const Range& entries, int64_t slot, int h) {
   using A = typename S::A;
-  auto& batch = warp_storage<typename Sum::Batch>();
+  auto& batch = warp_storage<ColumnBatch<typename Sum::Batch>>();
   const int lane = threadIdx.x, size = static_cast<int>(entries.size());  // what is longer comes in pieces
   const Dropout dropout(a);
   const ColumnScores scores(a);
-  const bool needs_position = dropout.active() || a.bias || a.a_edge;
+  const bool needs_positions = dropout.active() || a.bias || a.a_edge;
   const A own_term = src_term<Score::additive>(a, j, h);
   const Index nodes = a.row.from(entries.begin), positions = a.perm.from(entries.begin);
   const typename Sum::Reader row_of(a, g.grad_out, h, Sum::lane());
@@ -32,9 +33,11 @@ __device__ __forceinline__ void additive_column(const Typed<typename S::T>& a, c
     row = numbers[a.scalar(max(node, 0), h)];
     next = {nodes, place(first + kWarp)};
   };
+  batch.positions.clear();
   if (size > 0) {
     next = {nodes, place(0)};
     load(0);
+    if (needs_positions) batch.positions.copy(positions, place(0));
   }
   for (int first = 0; first < size; first += kWarp) {
     const int count = min(kWarp, size - first);
@@ -44,9 +47,13 @@ __device__ __forceinline__ void additive_column(const Typed<typename S::T>& a, c
     __syncwarp();
     sums.load(batch, count, row_of);
     int64_t position = 0;
-    if (needs_position) position = clamp_to(positions[place(first)], a.num_edges - 1);
-    const auto s = needs_position ? logit_of<Score::additive>(a, A(0), row.dst, own_term, position, h)
-                                  : logit_of<Score::additive, false>(a, A(0), row.dst, own_term, 0, h);
+    if (needs_positions) {
+      batch.positions.wait();
+      position = clamp_to(batch.positions[lane], a.num_edges - 1);
+      if (first + kWarp < size) batch.positions.copy(positions, place(first + kWarp));
+    }
+    const auto s = needs_positions ? logit_of<Score::additive>(a, A(0), row.dst, own_term, position, h)
+                                   : logit_of<Score::additive, false>(a, A(0), row.dst, own_term, 0, h);
     const auto terms = scores(s, row, dropout.factor(position, h));
     if (is_entry) grad_scalar -= terms.taken;
     const A weight = sums.fit(is_entry ? terms.weight : A(0));
@@ -91,9 +98,10 @@ cudaError_t launch_additive_columns(const Attention& a, const Gradients& g, cons
       exact = by_vectors;
     }
   }
+  constexpr size_t storage = sum_storage<S, 2>() + sizeof(EntryPositions);
   const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
-    chosen<<<grid, with.block(), with.warps * sum_storage<S, 2>(), stream>>>(Typed<typename S::T>{a}, g, numbers, with,
-                                                                             scratch.slots);
+    chosen<<<grid, with.block(), with.warps * storage, stream>>>(Typed<typename S::T>{a}, g, numbers, with,
+                                                                 scratch.slots);
   };
   return launch_units(units, a, a.num_src, a.heads, scratch.counters, stream, kernel, exact, launch);
 }

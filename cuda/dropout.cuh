@@ -37,6 +37,14 @@ class Dropout {
     return (is_kept(words.first) ? 1 : 0) | (is_kept(swap_halves(words.first)) ? 2 : 0) |
            (is_kept(words.second) ? 4 : 0) | (is_kept(swap_halves(words.second)) ? 8 : 0);
   }
+  // And of kCount edges from e on.
+  template <int kCount>
+  __device__ __forceinline__ uint32_t keeps_next(int64_t e, int h) const {
+    uint32_t kept = 0;
+#pragma unroll 1
+    for (int g = 0; g <= kCount / 4; ++g) kept |= keeps_four((e >> 2) + g, h) << 4 * g;
+    return kept >> (e & 3);
+  }
   __device__ __forceinline__ A kept() const { return active() ? kept_ : A(1); }
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "additive_numbers.cuh"
+#include "entry_positions.cuh"
 #include "gradient_sides.cuh"
 #include "narrow_softmax.cuh"
 
@@ -14,7 +15,7 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
                                               const RowNumbers<float>* numbers, const Dropout<float>& dropout,
                                               const ColumnScores<typename S::T>& scores, const WarpHeads<S>& heads,
                                               int j, const Range& entries, int64_t slot, float* slots) {
-  using Batch = NarrowBatch<kQuads, 2>;
+  using Batch = ColumnBatch<NarrowBatch<kQuads, 2>>;
   constexpr int kUnroll = sizeof(typename S::T) == 4 ? 8 : 4;  // rows of a group in flight
   constexpr int kOwn = Batch::kOwn;
   auto& batch = warp_storage<Batch>();
@@ -23,7 +24,7 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
   const int order = heads.group() * S::kLanes + heads.lane, own = order % Batch::kOwners * kOwn;
   float* const weights = batch.weights_of(heads);
   const RowReader<S> row_of(a, g.grad_out, h, heads.lane);
-  const bool needs_position = dropout.active() || a.bias || a.a_edge;
+  const bool has_terms = a.bias || a.a_edge, needs_positions = dropout.active() || has_terms;
   const float own_term = src_term<Score::additive>(a, j, h);
   const RowNumbers<float>* const of_head = numbers + h;
   const unsigned numbers_bytes = a.heads * sizeof(RowNumbers<float>);
@@ -47,38 +48,53 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
     load_numbers(own_nodes, of_batch + own);
 #pragma unroll
     for (int x = 0; x < kOwn; ++x) rows_numbers[x] = *row_from(of_head, own_nodes[x], numbers_bytes);
+    if (needs_positions) batch.positions.copy(positions, min(first + t, size - 1));
   };
+  batch.positions.clear();
   if (size > 0) {
     next = load_node(t);
     take(0);
   }
   for (int first = 0; first < size; first += kWarp) {
-    const int count = min(kWarp, size - first);
+    const int count = min(kWarp, size - first), left = count - own;
     const int* const of_rows = batch.nodes_of(first) + heads.group() * kUnroll;
     Packed<S> rows[kUnroll];
     load_rows(rows, of_rows, row_of);
+    if (needs_positions) {
+      batch.positions.wait();
+      __syncwarp();
+    }
+    unsigned kept = 0;  // by dropout, of the lane's own entries, a bit each
+    if (dropout.active()) {
+#pragma unroll 2
+      for (int x = 0; x < kOwn; ++x) kept |= (dropout.keeps(batch.positions[own + x], h) ? 1u : 0) << x;
+    }
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
       alignas(16) float made[2][4];
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        const int entry = own + quad * 4 + x;
-        const RowNumbers<float>& row = rows_numbers[quad * 4 + x];
+        const int place = quad * 4 + x;
+        const RowNumbers<float>& row = rows_numbers[place];
         Logit<float> s;
-        float keep = 1;
-        if (needs_position) {
-          const int64_t e = clamp_to(positions[min(first + entry, size - 1)], a.num_edges - 1);
+        if (has_terms) {
+          const int64_t e = clamp_to(batch.positions[own + place], a.num_edges - 1);
           s = logit_of<Score::additive>(a, 0.0f, row.dst, own_term, e, h);
-          keep = dropout.factor(e, h);
         } else {
           s = logit_of<Score::additive, false>(a, 0.0f, row.dst, own_term, 0, h);
         }
-        const auto terms = scores(s, row, keep);
-        const bool is_entry = entry < count && !(nowhere >> entry & 1);
+        const auto terms = scores(s, row, 1.0f);
+        const bool is_entry = place < left && !(nowhere >> own >> place & 1);
         if (is_entry) grad_scalar -= terms.taken;
         made[0][x] = is_entry ? terms.weight : 0;
-        made[1][x] = made[0][x] * terms.part;
+        made[1][x] = terms.part;
       }
+      if (dropout.active()) {
+#pragma unroll
+        for (int x = 0; x < 4; ++x) made[0][x] *= kept >> (quad * 4 + x) & 1 ? dropout.kept() : 0;
+      }
+#pragma unroll
+      for (int x = 0; x < 4; ++x) made[1][x] *= made[0][x];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         float* const to = weights + Batch::of_sum(k) + own + quad * 4;
@@ -137,8 +153,8 @@ cudaError_t launch_narrow_columns(const Attention& a, const Gradients& g, const 
                                   const RowUnits& units, const UnitScratch<float>& scratch, cudaStream_t stream) {
   return for_narrow_quads<S>(a.heads, [&]<int kQuads>() {
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* kernel) {
-      kernel<<<grid, with.block(), with.warps * sizeof(NarrowBatch<kQuads, 2>), stream>>>(Typed<typename S::T>{a}, g,
-                                                                                          numbers, with, scratch.slots);
+      kernel<<<grid, with.block(), with.warps * sizeof(ColumnBatch<NarrowBatch<kQuads, 2>>), stream>>>(
+          Typed<typename S::T>{a}, g, numbers, with, scratch.slots);
     };
     return launch_units(units, a, a.num_src, head_blocks<S>(a.heads), scratch.counters, stream,
                         narrow_columns_kernel<S, kQuads>, nullptr, launch);

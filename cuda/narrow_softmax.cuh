@@ -60,6 +60,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
                                                    const Range& edges, float* piece) {
   constexpr int kUnroll = 8;  // rows of a group in flight
   constexpr int kQuad = 4;
+  constexpr float kMostAbove = 8;  // by which logits may be larger than m, so that m seldom changes
   using Batch = NarrowBatch<kQuads, kSums>;
   auto& batch = warp_storage<Batch>();
   const int h = heads.head, t = threadIdx.x, step = kUnroll * heads.groups();
@@ -74,7 +75,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
   Fragment<S> out[kSums];
 #pragma unroll
   for (auto& one : out) one.zero();
-  float m = -INFINITY, sums[kSums] = {};
+  float m = -INFINITY, sums[kSums] = {};            // m: about the largest logit
   const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
   const Index col = a.col.from(edges.begin);
   const auto load_node = [&](int entry) { return LoadedNode(col, min(entry, size - 1)); };
@@ -100,7 +101,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     take(0);
   }
   for (int first = 0; first < size; first += kWarp) {
-    const int count = min(kWarp, size - first);
+    const int count = min(kWarp, size - first), left = count - own;
     const int* const nodes = batch.nodes_of(first) + heads.group() * kUnroll;
     Packed<S> rows[kUnroll];
     load_rows(rows, nodes, value_row);
@@ -114,27 +115,27 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
         for (int x = 0; x < kQuad; ++x) visit(s[quad][x], terms[quad][x], quad * kQuad + x);
       }
     };
-    const auto take_logit = [&](const Logit<float>& made, int x) {
-      if (kSums == 2 && made.slope == 1) above |= 1u << x;
-      return made.value;
-    };
     if (a.a_edge || a.bias || nowhere != 0) {
       for_own([&](float& logit, float term, int x) {
-        const int entry = own + x;
-        const int64_t e = edges.begin + min(first + entry, size - 1);
-        logit = take_logit(
-            nowhere >> entry & 1 ? Logit<float>{NAN, 1} : logit_of<Score::additive>(a, 0.0f, own_term, term, e, h), x);
+        const int64_t e = edges.begin + min(first + own + x, size - 1);
+        const auto made =
+            nowhere >> own >> x & 1 ? Logit<float>{NAN, 1} : logit_of<Score::additive>(a, 0.0f, own_term, term, e, h);
+        logit = made.value;
+        if (kSums == 2 && made.slope == 1) above |= 1u << x;
       });
     } else {
       for_own([&](float& logit, float term, int x) {
-        logit = take_logit(logit_of<Score::additive, false>(a, 0.0f, own_term, term, 0, h), x);
+        logit = logit_of<Score::additive, false>(a, 0.0f, own_term, term, 0, h).value;
+        if (kSums == 2 && own_term + term > 0) above |= 1u << x;
       });
     }
-    for_own([&](float& logit, float, int x) {
-      if (own + x >= count) logit = -INFINITY;
-      largest = fmaxf(largest, logit);
-    });
-    if (__any_sync(kAllLanes, largest > m)) {
+    if (count < kWarp) {
+      for_own([&](float& logit, float, int x) {
+        if (x >= left) logit = -INFINITY;
+      });
+    }
+    for_own([&](float& logit, float, int) { largest = fmaxf(largest, logit); });
+    if (__any_sync(kAllLanes, largest > m + kMostAbove)) {
       largest = heads.over_groups(lanes_max<S::kLanes>(largest), [](float x, float y) { return fmaxf(x, y); });
       largest = fmaxf(m, largest);
       const float fade = exp_difference(m, largest);
@@ -146,6 +147,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
       }
       m = largest;
     }
+    asm("" : "+r"(above));  // else each bit is a predicate, and put together again for want of these
     const float base = m == -INFINITY ? 0 : m;
     for_own([&](float& p, float, int x) {
       p = exp2_of((p - base) * kLog2e);
@@ -153,7 +155,8 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
       if (kSums == 2 && above >> x & 1) sums[kSums - 1] += p;
     });
     if (dropout.active()) {
-      for_own([&](float& p, float, int x) { p *= dropout.factor(edges.begin + min(first + own + x, size - 1), h); });
+      const uint32_t kept = dropout.template keeps_next<Batch::kOwn>(edges.begin + first + own, h);
+      for_own([&](float& p, float, int x) { p *= kept >> x & 1 ? dropout.kept() : 0; });
     }
     const auto put = [&](float* to) {
 #pragma unroll

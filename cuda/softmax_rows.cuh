@@ -95,7 +95,8 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
 template <class S, class Sum>
 constexpr int softmax_rows_warps() {
   constexpr bool kByVectors = std::is_same_v<Sum, VectorSum<S, Sum::kSums>>;
-  return warps_here<S>(Sum::kSums == 2 ? 28 : kByVectors ? 24 : 32);
+  constexpr int kVectors = Sum::kSums == 2 ? 28 : 24, kTensors = Sum::kSums == 2 ? 24 : 32;
+  return warps_here<S>(kByVectors ? kVectors : kTensors);
 }
 
 template <bool kStored, class S, class Sum>
