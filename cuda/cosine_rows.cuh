@@ -48,7 +48,7 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
           keep = dropout.factor(e, h);
         }
         if (t >= count) s = -INFINITY;  // the last row again
-        if (__any_sync(kAllLanes, s > m)) {
+        if (__any_sync(kAllLanes, s > m + A(kMostAbove))) {
           const A largest = max(m, warp_max(s)), fade = exp_difference(m, largest);
           sum *= fade;
 #pragma unroll

@@ -209,6 +209,10 @@ __device__ __forceinline__ float exp2_of(float x) {
   return y;
 }
 
+// How far an online softmax lets logits be above the maximum that its weights are relative to, before it takes a larger
+// one and scales what it has summed up: so it seldom does, after a row's first edges. Weights are e^8 at the most.
+constexpr float kMostAbove = 8;
+
 // exp(s - m), 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.
 template <class A>
 __device__ __forceinline__ A exp_difference(A s, A m) {

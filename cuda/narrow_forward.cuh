@@ -101,14 +101,16 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
       if (t >= size) s[x] = -INFINITY;
       largest = max(largest, s[x]);
     }
-    largest = lanes_max<Steps::kOwners>(largest);
-    if (first > 0) {
-      const A fade = exp_difference(m, largest);
-      sum *= fade;
+    if (kOwnRows || __any_sync(kAllLanes, largest > m + A(kMostAbove))) {  // short rows have few steps
+      largest = lanes_max<Steps::kOwners>(largest);
+      if (!kOwnRows || first > 0) {
+        const A fade = exp_difference(m, largest);
+        sum *= fade;
 #pragma unroll
-      for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= fade;
+        for (int x = 0; x < Fragment<S>::kSize; ++x) out.x[x] *= fade;
+      }
+      m = largest;
     }
-    m = largest;
     const A base = m == -INFINITY ? A(0) : m;
 #pragma unroll
     for (int x = 0; x < kSlots; ++x) {

@@ -60,7 +60,6 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
                                                    const Range& edges, float* piece) {
   constexpr int kUnroll = 8;  // rows of a group in flight
   constexpr int kQuad = 4;
-  constexpr float kMostAbove = 8;  // by which logits may be larger than m, so that m seldom changes
   using Batch = NarrowBatch<kQuads, kSums>;
   auto& batch = warp_storage<Batch>();
   const int h = heads.head, t = threadIdx.x, step = kUnroll * heads.groups();
@@ -75,7 +74,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
   Fragment<S> out[kSums];
 #pragma unroll
   for (auto& one : out) one.zero();
-  float m = -INFINITY, sums[kSums] = {};            // m: about the largest logit
+  float m = -INFINITY, sums[kSums] = {};
   const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
   const Index col = a.col.from(edges.begin);
   const auto load_node = [&](int entry) { return LoadedNode(col, min(entry, size - 1)); };

@@ -1,6 +1,7 @@
 """Kernels of CUDA for additive attention whose forward pass makes the derivative of out
 (csrc/derivative.h); test_derivative_calls.py has who calls them."""
 
+import math
 from typing import Any
 
 import graphs
@@ -104,6 +105,22 @@ def test_long_rows(heads, head_dim, dtype, index, cuda):
     if not takes(heads, head_dim, dtype):
         pytest.skip("no such kernel")
     with_all(graphs.rows_of_70(cuda, index), heads, head_dim, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("step", [0.1, 0.3, 1.0, -math.inf])
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (8, 16), (3, 20)])
+def test_rising_logits(heads, head_dim, step, dtype, cuda):
+    """From batch to batch by less than the largest may rise before it is replaced, and by more."""
+    if not takes(heads, head_dim, dtype):
+        pytest.skip("no such kernel")
+    graph = graphs.rows_of_70(cuda)
+    operands = make_operands("additive", graph, heads, head_dim, dtype, edge_terms=True)
+    begins = graph.rowptr[:-1].long().repeat_interleave(graph.rowptr.diff())
+    places = (torch.arange(graph.col.numel(), device=cuda) - begins).clamp(max=70)
+    rises = places * step if math.isfinite(step) else torch.where(places < 40, step, 0.0)
+    operands["bias"] += rises.unsqueeze(1).to(operands["bias"].dtype)
+    check(graph, operands)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
