@@ -14,7 +14,9 @@ __device__ __forceinline__ void additive_column(const Typed<typename S::T>& a, c
                                                 const RowNumbers<typename S::A>* numbers, typename S::A* slots,
                                                 unsigned* inexact, int j, const Range& entries, int64_t slot, int h) {
   using A = typename S::A;
-  auto& batch = warp_storage<ColumnBatch<typename Sum::Batch>>();
+  using Batch = ColumnBatch<typename Sum::Batch>;
+  static_assert(sizeof(Batch) == sizeof(typename Sum::Batch) + sizeof(EntryPositions));
+  auto& batch = warp_storage<Batch>();
   const int lane = threadIdx.x, size = static_cast<int>(entries.size());  // what is longer comes in pieces
   const Dropout dropout(a);
   const ColumnScores scores(a);
@@ -33,7 +35,7 @@ __device__ __forceinline__ void additive_column(const Typed<typename S::T>& a, c
     row = numbers[a.scalar(max(node, 0), h)];
     next = {nodes, place(first + kWarp)};
   };
-  batch.positions.clear();
+  if (needs_positions) batch.positions.clear();
   if (size > 0) {
     next = {nodes, place(0)};
     load(0);

@@ -66,10 +66,12 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
   store_output(a, outputs, i, h, 0, WarpSum<W>{out}, m, sum, threadIdx.x == 0, piece_in(a, slots, slot, h));
 }
 
-// By times with 128 features; of very long heads, as many as registers leave room for.
+// By times with 64, 128 and 256 features; of very long heads, as many as registers leave room for.
 template <class S>
 constexpr int cosine_rows_warps() {
-  return warps_here<S>(S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : 20);
+  if (S::kLoop) return warps_here<S>(12);
+  if (sizeof(typename S::T) == 2) return warps_here<S>(20);
+  return warps_here<S>(S::kFeatures <= 128 ? 28 : 24);
 }
 
 template <class S, class Groups>

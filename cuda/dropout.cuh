@@ -26,7 +26,7 @@ class Dropout {
     return keeps(e, h) ? kept_ : A(0);
   }
 
-  // Where active, whether that edge is kept; of edges 4 g to 4 g + 3, as bits; what those that are kept are scaled by.
+  // Where active, whether that edge is kept; of edges 4 g to 4 g + 3, as bits.
   __device__ __forceinline__ bool keeps(int64_t e, int h) const {
     const Words words = draw(e >> 2, h);
     const uint32_t word = (e & 2) != 0 ? words.second : words.first;
@@ -37,14 +37,16 @@ class Dropout {
     return (is_kept(words.first) ? 1 : 0) | (is_kept(swap_halves(words.first)) ? 2 : 0) |
            (is_kept(words.second) ? 4 : 0) | (is_kept(swap_halves(words.second)) ? 8 : 0);
   }
-  // And of kCount edges from e on.
+  // Of kCount edges from e on, in the lowest bits.
   template <int kCount>
   __device__ __forceinline__ uint32_t keeps_next(int64_t e, int h) const {
+    const int fours = kCount / 4 + ((e & 3) != 0);
     uint32_t kept = 0;
 #pragma unroll 1
-    for (int g = 0; g <= kCount / 4; ++g) kept |= keeps_four((e >> 2) + g, h) << 4 * g;
+    for (int g = 0; g < fours; ++g) kept |= keeps_four((e >> 2) + g, h) << 4 * g;
     return kept >> (e & 3);
   }
+  // What edges that are kept are scaled by.
   __device__ __forceinline__ A kept() const { return active() ? kept_ : A(1); }
 
  private:

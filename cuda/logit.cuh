@@ -209,8 +209,9 @@ __device__ __forceinline__ float exp2_of(float x) {
   return y;
 }
 
-// How far an online softmax lets logits be above the maximum that its weights are relative to, before it takes a larger
-// one and scales what it has summed up: so it seldom does, after a row's first edges. Weights are e^8 at the most.
+// How far some online softmaxes let logits be above the maximum that their weights are relative to, before they take a
+// larger one and scale what they have summed up: so they seldom do, after a row's first edges. Weights are e^8 at the
+// most, or what that rounds to.
 constexpr float kMostAbove = 8;
 
 // exp(s - m), 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.

@@ -50,7 +50,7 @@ __device__ __forceinline__ void narrow_column(const Typed<typename S::T>& a, con
     for (int x = 0; x < kOwn; ++x) rows_numbers[x] = *row_from(of_head, own_nodes[x], numbers_bytes);
     if (needs_positions) batch.positions.copy(positions, min(first + t, size - 1));
   };
-  batch.positions.clear();
+  if (needs_positions) batch.positions.clear();
   if (size > 0) {
     next = load_node(t);
     take(0);

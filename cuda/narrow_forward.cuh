@@ -103,6 +103,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     }
     if (kOwnRows || __any_sync(kAllLanes, largest > m + A(kMostAbove))) {  // short rows have few steps
       largest = lanes_max<Steps::kOwners>(largest);
+      if (!kOwnRows && !(largest > m + A(kMostAbove))) largest = m;  // of others, by which nothing may change here
       if (!kOwnRows || first > 0) {
         const A fade = exp_difference(m, largest);
         sum *= fade;

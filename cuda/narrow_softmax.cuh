@@ -106,7 +106,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     load_rows(rows, nodes, value_row);
     alignas(16) float s[kQuads][kQuad];
     float largest = -INFINITY;
-    unsigned above = 0;  // of the lane's own edges, whose logits have slope 1, a bit each
+    unsigned above = 0;  // of the lane's own edges, whose logits have slope 1 (if others have, too: any), a bit each
     const auto for_own = [&](const auto& visit) {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     for_own([&](float& logit, float, int) { largest = fmaxf(largest, logit); });
     if (__any_sync(kAllLanes, largest > m + kMostAbove)) {
       largest = heads.over_groups(lanes_max<S::kLanes>(largest), [](float x, float y) { return fmaxf(x, y); });
-      largest = fmaxf(m, largest);
+      if (!(largest > m + kMostAbove)) largest = m;  // of another head, by which nothing may change here
       const float fade = exp_difference(m, largest);
 #pragma unroll
       for (int k = 0; k < kSums; ++k) {

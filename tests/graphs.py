@@ -215,6 +215,17 @@ def very_long_rows(device: str, index: torch.dtype = torch.int32) -> Csr:
     return from_degrees(degrees, 16_400).to(device, index)
 
 
+def rises(graph: Csr, step: float) -> Tensor:
+    """Of each edge: `step` times its place in its row, of those past the 70th the same; or, where
+    that is -inf, -inf for the first 40 of a row that has more, and 0."""
+    degrees = graph.rowptr.diff()
+    begins = graph.rowptr[:-1].repeat_interleave(degrees)
+    places = torch.arange(graph.col.numel(), device=graph.col.device) - begins
+    if step == -torch.inf:
+        return torch.where((places < 40) & (degrees > 40).repeat_interleave(degrees), step, 0.0)
+    return places.clamp(max=70) * step
+
+
 def rows_of_70(device: str, index: torch.dtype = torch.int32) -> Csr:
     """And one of no edges, of one, of more than a piece has, and of a few batches."""
     return from_degrees([70] * 200 + [0, 1, 2100, 130], 150).to(device, index)

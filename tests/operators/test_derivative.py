@@ -116,10 +116,7 @@ def test_rising_logits(heads, head_dim, step, dtype, cuda):
         pytest.skip("no such kernel")
     graph = graphs.rows_of_70(cuda)
     operands = make_operands("additive", graph, heads, head_dim, dtype, edge_terms=True)
-    begins = graph.rowptr[:-1].long().repeat_interleave(graph.rowptr.diff())
-    places = (torch.arange(graph.col.numel(), device=cuda) - begins).clamp(max=70)
-    rises = places * step if math.isfinite(step) else torch.where(places < 40, step, 0.0)
-    operands["bias"] += rises.unsqueeze(1).to(operands["bias"].dtype)
+    operands["bias"] += graphs.rises(graph, step).unsqueeze(1)
     check(graph, operands)
 
 
@@ -128,8 +125,7 @@ def test_rising_logits(heads, head_dim, step, dtype, cuda):
 @pytest.mark.parametrize("rows", [graphs.long_rows, graphs.very_long_rows])
 def test_many_edges(rows, heads, head_dim, dtype, cuda, alone):
     """Units from counters and lists, and tensor cores."""
-    graph = rows(cuda)
-    check(graph, make_operands("additive", graph, heads, head_dim, dtype))
+    with_all(rows(cuda), heads, head_dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -328,7 +324,7 @@ def test_views(heads, head_dim, cuda):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_rows_of_one_edge_on_tensor_cores(dtype, cuda, alone):
     graph = graphs.from_degrees([1] * 5000, 40).to(cuda)
-    operands = make_operands("additive", graph, 210, 64, dtype)
+    operands = make_operands("additive", graph, 210, 128, dtype)
     _, (grad_a_dst, grad_a_src, grad_v) = both_passes(graph, operands)
     assert not grad_a_dst.any()
     assert not grad_a_src.any()
@@ -339,7 +335,7 @@ def test_rows_of_one_edge_on_tensor_cores(dtype, cuda, alone):
 @pytest.mark.parametrize("slope", [-0.5, 40.0])
 def test_any_slope_on_tensor_cores(slope, dtype, cuda, alone):
     graph = graphs.long_rows(cuda)
-    operands = make_operands("additive", graph, 3, 64, dtype)
+    operands = make_operands("additive", graph, 3, 128, dtype)
     operands["a_dst"] *= 0.1
     operands["a_src"] *= 0.1
     seed = torch.tensor([3], device=cuda)

@@ -5,7 +5,16 @@ import math
 import graphs
 import pytest
 import torch
-from calls import METHODS, SCORES, check_backward, check_forward, gradients, make_operands, run
+from calls import (
+    METHODS,
+    SCORES,
+    assert_same_bits,
+    check_backward,
+    check_forward,
+    gradients,
+    make_operands,
+    run,
+)
 
 INF = math.inf
 # Logits of one row. Each must give the softmax of exactly these numbers.
@@ -69,6 +78,25 @@ def test_forward(score, path, row, dtype, device):
 def test_backward(score, path, row, dtype, device):
     graph, operands = with_logits(score, ROWS[row], device, dtype)
     check_backward(path, score, graph, operands)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("step", [0.1, 0.3, 1.0, -INF])
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (1, 128), (8, 16), (3, 20)])
+@pytest.mark.parametrize("score", SCORES)
+def test_rising_in_long_rows(score, heads, head_dim, step, dtype, device):
+    """An online softmax may let logits be above its maximum, if not by much: of a head, whatever
+    those of others do."""
+    graph = graphs.rows_of_70(device)
+    operands = make_operands(score, graph, heads, head_dim, dtype, edge_terms=True)
+    bias, rises = operands["bias"].float(), graphs.rises(graph, step)
+    rising = operands | {"bias": bias + rises.unsqueeze(1)}
+    check_forward("smmf_fwd", score, graph, rising)
+    one_rising = operands | {
+        "bias": bias.index_add(1, torch.tensor([0], device=device), rises.unsqueeze(1))
+    }
+    together, alone = (run("smmf_fwd", score, graph, some) for some in (rising, one_rising))
+    assert_same_bits([t[:, 0] for t in together], [t[:, 0] for t in alone])
 
 
 @pytest.mark.parametrize("path", METHODS)
