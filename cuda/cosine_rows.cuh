@@ -2,12 +2,28 @@
 // makes their logits, and sums up the same rows while it has them, with an online softmax (Milakov & Gimelshein 2018).
 #pragma once
 
+#include <limits>
+
 #include "forward_pieces.cuh"
 #include "node_batches.cuh"
 #include "row_groups.cuh"
 #include "row_sum.cuh"
 
 namespace dfgnn::cuda {
+
+// What a maximum is at first: not -inf, which each exponential would have to ask for.
+template <class A>
+constexpr A kLowest = std::numeric_limits<A>::lowest();
+
+// exp(s - m), m being finite.
+template <class A>
+__device__ __forceinline__ A exp_from(A s, A m) {
+  if constexpr (sizeof(A) == 4) {
+    return exp2_of((s - m) * kLog2e);
+  } else {
+    return exp(s - m);
+  }
+}
 
 // A row, or a piece of one.
 template <class S, class Groups>
@@ -26,7 +42,7 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
   const A own_term = dst_term<score>(a, i, h);
   Fragment<W> out;
   out.zero();
-  A m = -INFINITY, sum = A(0);
+  A m = kLowest<A>, sum = A(0);
   const int size = static_cast<int>(edges.size());  // what is longer comes in pieces
   if (size > 0) {
     Batches batches(a, batch, edges, h);
@@ -55,7 +71,7 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
           for (A& x : out.x) x *= fade;
           m = largest;
         }
-        const A p = exp_difference(s, m);
+        const A p = exp_from(s, m);
         sum += p;
 #pragma unroll
         for (int u = 0; u < Groups::kRows; ++u) out.add(groups.of_row(p * keep, u), rows[u]);

@@ -217,12 +217,12 @@ def very_long_rows(device: str, index: torch.dtype = torch.int32) -> Csr:
 
 def rises(graph: Csr, step: float) -> Tensor:
     """Of each edge: `step` times its place in its row, of those past the 70th the same; or, where
-    that is -inf, -inf for the first 40 of a row that has more, and 0."""
+    that is -inf, -inf for the first half of a row, and 0."""
     degrees = graph.rowptr.diff()
     begins = graph.rowptr[:-1].repeat_interleave(degrees)
     places = torch.arange(graph.col.numel(), device=graph.col.device) - begins
     if step == -torch.inf:
-        return torch.where((places < 40) & (degrees > 40).repeat_interleave(degrees), step, 0.0)
+        return torch.where(places < (degrees // 2).repeat_interleave(degrees), step, 0.0)
     return places.clamp(max=70) * step
 
 
