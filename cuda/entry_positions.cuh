@@ -11,7 +11,8 @@ namespace dfgnn::cuda {
 // Those of 32 entries, a lane each.
 class EntryPositions {
  public:
-  __device__ __forceinline__ void clear() { of_[threadIdx.x % kWarp] = 0; }  // of which 32 bits are copied, if no more
+  // Before the first copy, as of places of 32 bits the lower halves alone are copied.
+  __device__ __forceinline__ void clear() { of_[threadIdx.x % kWarp] = 0; }
 
   // Starts to copy the lane's entry, when nobody reads the one before any more. Before the next copy there has to be a
   // wait(), which waits for the lane's own.

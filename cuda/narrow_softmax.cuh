@@ -106,7 +106,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     load_rows(rows, nodes, value_row);
     alignas(16) float s[kQuads][kQuad];
     float largest = -INFINITY;
-    unsigned above = 0;  // of the lane's own edges, whose logits have slope 1 (if others have, too: any), a bit each
+    unsigned above = 0;  // of the lane's own edges, whose logits have slope 1 (or, if all have, some), a bit each
     const auto for_own = [&](const auto& visit) {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
