@@ -17,6 +17,7 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
+#include "given.h"
 #include "products.h"
 
 namespace dfgnn {
@@ -173,13 +174,18 @@ struct EdgeSpmmT : torch::autograd::Function<EdgeSpmmT> {
   }
 };
 
-at::Tensor edge_sddmm_autograd(T rowptr, T eid, T a, T features) { return EdgeSddmm::apply(rowptr, eid, a, features); }
+at::Tensor edge_sddmm_autograd(T rowptr, T eid, T a, T features) {
+  check_given({{"rowptr", rowptr}, {"eid", eid}, {"a", a}, {"features", features}});
+  return EdgeSddmm::apply(rowptr, eid, a, features);
+}
 
 at::Tensor edge_spmm_autograd(T rowptr, T eid, T weight, T features) {
+  check_given({{"rowptr", rowptr}, {"eid", eid}, {"weight", weight}, {"features", features}});
   return EdgeSpmm::apply(rowptr, eid, weight, features);
 }
 
 at::Tensor edge_spmm_t_autograd(T rowptr, T eid, T weight, T a, c10::SymInt rows) {
+  check_given({{"rowptr", rowptr}, {"eid", eid}, {"weight", weight}, {"a", a}});
   return EdgeSpmmT::apply(rowptr, eid, weight, a, rows);
 }
 

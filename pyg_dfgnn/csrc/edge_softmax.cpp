@@ -11,6 +11,7 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
+#include "given.h"
 #include "products.h"
 #include "saved.h"
 
@@ -201,14 +202,17 @@ struct EdgeSoftmax : torch::autograd::Function<EdgeSoftmax> {
 };
 
 at::Tensor additive_logits_autograd(T rowptr, T col, T a_dst, T a_src, O colptr, O row, O perm) {
+  check_given({{"rowptr", rowptr}, {"col", col}, {"a_dst", a_dst}, {"a_src", a_src}});
   return AdditiveLogits::apply(a_dst, a_src, Structure{rowptr, col, colptr, row, perm});
 }
 
 at::Tensor sum_edges_autograd(T rowptr, T col, T values, O colptr, O row, O perm, bool transpose) {
+  check_given({{"rowptr", rowptr}, {"col", col}, {"values", values}});
   return SumEdges::apply(values, Structure{rowptr, col, colptr, row, perm}, transpose);
 }
 
 at::Tensor edge_softmax_autograd(T rowptr, T col, T logits, double scale) {
+  check_given({{"rowptr", rowptr}, {"col", col}, {"logits", logits}});
   return EdgeSoftmax::apply(logits, rowptr, col, scale);
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "checks.h"
+#include "given.h"
 
 namespace dfgnn {
 namespace {
@@ -87,6 +88,7 @@ at::Tensor assert_in_range(const at::Tensor& rowptr, const at::Tensor& stats) {
 
 template <auto kernel>
 Csc csr_to_csc(const at::Tensor& rowptr, const at::Tensor& col, int64_t num_src) {
+  check_given({{"rowptr", rowptr}, {"col", col}});
   check_csr(rowptr, col, rowptr.device());
   check_size(num_src, "num_src");
   return kernel(rowptr.contiguous(), col.contiguous(), num_src);

@@ -20,6 +20,7 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
+#include "given.h"
 
 namespace dfgnn {
 namespace {
@@ -195,6 +196,7 @@ struct Linears : torch::autograd::Function<Linears> {
 };
 
 std::vector<at::Tensor> linears_autograd(T x, at::TensorList weights, Biases biases) {
+  check_given({{"x", x}});
   std::vector<at::Tensor> given;
   for (const OptTensor& bias : biases) {
     if (bias) given.push_back(*bias);
@@ -255,7 +257,10 @@ struct AddFeatures : torch::autograd::Function<AddFeatures> {
   }
 };
 
-at::Tensor add_features_autograd(T x, T y, at::ScalarType dtype) { return AddFeatures::apply(x, y, dtype); }
+at::Tensor add_features_autograd(T x, T y, at::ScalarType dtype) {
+  check_given({{"x", x}, {"y", y}});
+  return AddFeatures::apply(x, y, dtype);
+}
 
 }  // namespace
 

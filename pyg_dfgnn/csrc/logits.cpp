@@ -22,6 +22,7 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
+#include "given.h"
 #include "saved.h"
 
 namespace dfgnn {
@@ -295,6 +296,7 @@ struct LogitsFunction : torch::autograd::Function<LogitsFunction> {
 
 at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
                     O colptr, O row, O perm) {
+  check_given({{"rowptr", rowptr}, {"col", col}, {"x_dst", x_dst}, {"x_src", x_src}, {"att", att}});
   const V2Operands o{{rowptr, col, colptr, row, perm}, x_dst, x_src, att, features, weight, eid, negative_slope};
   const bool has_backward = torch::autograd::compute_requires_grad(x_dst, x_src, att, features, weight);
   return LogitsFunction::apply(x_dst, x_src, att, features, weight, o, has_backward);

@@ -23,6 +23,7 @@
 #include "checks.h"
 #include "dropout.h"
 #include "find_operator.h"
+#include "given.h"
 #include "projection.h"
 #include "saved.h"
 
@@ -211,6 +212,7 @@ struct MessageAttentionFunction : torch::autograd::Function<MessageAttentionFunc
 // Arguments of the operator as such; a seed is drawn where there is to be one.
 std::pair<Setting, Operands> checked(T rowptr, T col, T eid, T q, T k, T v, T features, T w,
                                      std::optional<double> scale, double dropout_p, O seed, O colptr, O row, O perm) {
+  check_given({{"rowptr", rowptr}, {"col", col}, {"eid", eid}});
   Setting call{{rowptr, col, colptr, row, perm}, eid, 1, dropout_p, defined_or_empty(seed)};
   Operands x{q, k, v, features, w};
   check(call, x);

@@ -19,6 +19,7 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
+#include "given.h"
 #include "products.h"
 #include "projection.h"
 #include "saved.h"
@@ -212,10 +213,19 @@ at::Tensor message_spmm(T rowptr, T col, T eid, T weight, T x, T features, T w, 
 }
 
 at::Tensor message_sddmm_autograd(T rowptr, T col, T eid, T a, T b, T features, T w, O colptr, O row, O perm) {
+  check_given(
+      {{"rowptr", rowptr}, {"col", col}, {"eid", eid}, {"a", a}, {"b", b}, {"features", features}, {"projection", w}});
   return MessageSddmm::apply(eid, a, b, features, w, Structure{rowptr, col, colptr, row, perm});
 }
 
 at::Tensor message_spmm_autograd(T rowptr, T col, T eid, T weight, T x, T features, T w, O colptr, O row, O perm) {
+  check_given({{"rowptr", rowptr},
+               {"col", col},
+               {"eid", eid},
+               {"weight", weight},
+               {"x", x},
+               {"features", features},
+               {"projection", w}});
   return MessageSpmm::apply(eid, weight, x, features, w, Structure{rowptr, col, colptr, row, perm});
 }
 

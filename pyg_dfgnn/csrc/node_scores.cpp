@@ -11,6 +11,7 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
+#include "given.h"
 #include "saved.h"
 
 namespace dfgnn {
@@ -124,6 +125,7 @@ struct NodeScores : torch::autograd::Function<NodeScores> {
 };
 
 Scores node_scores_autograd(T x, T att, O other) {
+  check_given({{"x", x}, {"att", att}});
   const auto scores = NodeScores::apply(x, att, other);
   return {scores[0], scores[1]};
 }

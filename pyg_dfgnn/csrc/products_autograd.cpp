@@ -6,6 +6,7 @@
 
 #include "autocast.h"
 #include "call.h"
+#include "given.h"
 #include "products.h"
 #include "saved.h"
 
@@ -68,10 +69,12 @@ struct SpmmFunction : torch::autograd::Function<SpmmFunction> {
 };
 
 at::Tensor sddmm_autograd(T rowptr, T col, T a, T b, O colptr, O row, O perm) {
+  check_given({{"rowptr", rowptr}, {"col", col}, {"a", a}, {"b", b}});
   return SddmmFunction::apply(a, b, Structure{rowptr, col, colptr, row, perm});
 }
 
 at::Tensor spmm_autograd(T rowptr, T col, T weight, T x, O colptr, O row, O perm, bool transpose, bool sum_heads) {
+  check_given({{"rowptr", rowptr}, {"col", col}, {"weight", weight}, {"x", x}});
   return SpmmFunction::apply(weight, x, Structure{rowptr, col, colptr, row, perm}, transpose, sum_heads);
 }
 

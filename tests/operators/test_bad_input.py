@@ -431,3 +431,48 @@ def test_side_by_side_of_no_permutation(perm, self_loops):
     perm, ptr = torch.tensor(perm, dtype=torch.int32), torch.tensor([0, 2])
     with pytest.raises(RuntimeError, match="local_perm: expected edges of a destination in the"):
         torch.ops.dfgnn.side_by_side(degrees, perm, ptr, self_loops=self_loops)
+
+
+def of_three_edges(device: str) -> dict[str, Tensor]:
+    """Arguments by name, with and without gradients to come."""
+    sizes = {
+        **dict.fromkeys(("a", "b", "x", "q", "k", "v", "x_dst", "x_src"), (2, 1, 4)),
+        **dict.fromkeys(("weight", "logits", "values"), (3, 1)),
+        "a_dst": (2, 1),
+        "a_src": (2, 1),
+        "att": (1, 4),
+        "features": (3, 4),
+        "projection": (4, 4),
+        "y": (2, 4),
+    }
+    made = {name: torch.ones(size, device=device) for name, size in sizes.items()}
+    indices = {"rowptr": [0, 1, 3], "col": [0, 1, 0], "eid": [0, 1, 2]}
+    return made | {name: torch.tensor(index, device=device) for name, index in indices.items()}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    ("op", "numbers"),
+    [
+        *((op, {}) for op in ("sddmm", "spmm", "edge_softmax", "additive_logits", "sum_edges")),
+        *((op, {}) for op in ("edge_sddmm", "edge_spmm", "node_scores", "additive_v2_logits")),
+        *((op, {}) for op in ("message_sddmm", "message_spmm", "message_attention")),
+        *(("edge_spmm_t", {"rows": 2}), ("csr_to_csc", {"num_src": 2})),
+        ("add_features", {"dtype": torch.float32}),
+    ],
+)
+def test_none(op, numbers, requires_grad, device):
+    call = getattr(torch.ops.dfgnn, op)
+    schema = call.default._schema.arguments
+    names = [argument.name for argument in schema if str(argument.type) == "Tensor"]
+    given = {
+        name: t.requires_grad_(requires_grad and t.is_floating_point())
+        for name, t in of_three_edges(device).items()
+        if name in names
+    }
+    if op == "add_features":
+        given["x"] = given["y"].clone()
+    call(**given, **numbers)
+    for name in names:
+        with pytest.raises(RuntimeError, match=f"^{name}: expected"):
+            call(**given | {name: None}, **numbers)
