@@ -15,16 +15,6 @@ namespace dfgnn::cuda {
 template <class A>
 constexpr A kLowest = std::numeric_limits<A>::lowest();
 
-// exp(s - m), m being finite.
-template <class A>
-__device__ __forceinline__ A exp_from(A s, A m) {
-  if constexpr (sizeof(A) == 4) {
-    return exp2_of((s - m) * kLog2e);
-  } else {
-    return exp(s - m);
-  }
-}
-
 // A row, or a piece of one.
 template <class S, class Groups>
 __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const Outputs& outputs,
@@ -85,14 +75,9 @@ __device__ __forceinline__ void cosine_row(const Typed<typename S::T>& a, const 
 // By times with 64, 128 and 256 features; of very long heads, as many as registers leave room for.
 template <class S>
 constexpr int cosine_rows_warps() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  constexpr int kMost = 24;  // with more, five of eight would spill
-#else
-  constexpr int kMost = 28;
-#endif
   if (S::kLoop) return warps_here<S>(12);
   if (sizeof(typename S::T) == 2) return warps_here<S>(20);
-  return warps_here<S>(S::kFeatures <= 128 ? kMost : 24);
+  return S::kFeatures <= 128 ? warps_here<S>(28, 24) : warps_here<S>(24);
 }
 
 template <class S, class Groups>

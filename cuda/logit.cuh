@@ -214,16 +214,22 @@ __device__ __forceinline__ float exp2_of(float x) {
 // most, or what that rounds to.
 constexpr float kMostAbove = 8;
 
-// exp(s - m), 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.
+// exp(s - m), m not being -inf.
 template <class A>
-__device__ __forceinline__ A exp_difference(A s, A m) {
+__device__ __forceinline__ A exp_from(A s, A m) {
   if constexpr (sizeof(A) == 4) {
-    const float power = exp2_of((s - m) * kLog2e);
-    return s == -INFINITY ? 0.f : power;
+    return exp2_of((s - m) * kLog2e);
   } else {
-    if (s == -INFINITY) return A(0);
     return exp(s - m);
   }
+}
+
+// The same, 0 for s = -inf even where m is -inf too (a row whose logits all are); a NaN stays one.
+template <class A>
+__device__ __forceinline__ A exp_difference(A s, A m) {
+  if (sizeof(A) == 8 && s == -INFINITY) return A(0);  // of float32 a branch takes longer than the power
+  const A power = exp_from(s, m);
+  return s == -INFINITY ? A(0) : power;
 }
 
 // Bounds of row r of a compressed form, made safe: within [0, num_entries], never decreasing.

@@ -115,7 +115,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     const A base = m == -INFINITY ? A(0) : m;
 #pragma unroll
     for (int x = 0; x < kSlots; ++x) {
-      s[x] = exp2_of((s[x] - base) * kLog2e);
+      s[x] = exp_from(s[x], base);
       sum += s[x];  // of the lane's own entries
     }
     if (dropout.active()) {

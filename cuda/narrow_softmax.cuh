@@ -149,7 +149,7 @@ __device__ __forceinline__ void narrow_softmax_row(const Typed<typename S::T>& a
     asm("" : "+r"(above));  // else each bit is a predicate, and put together again for want of these
     const float base = m == -INFINITY ? 0 : m;
     for_own([&](float& p, float, int x) {
-      p = exp2_of((p - base) * kLog2e);
+      p = exp_from(p, base);
       sums[0] += p;
       if (kSums == 2 && above >> x & 1) sums[kSums - 1] += p;
     });

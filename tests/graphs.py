@@ -218,11 +218,10 @@ def very_long_rows(device: str, index: torch.dtype = torch.int32) -> Csr:
 def rises(graph: Csr, step: float) -> Tensor:
     """Of each edge: `step` times its place in its row, of those past the 70th the same; or, where
     that is -inf, -inf for the first half of a row, and 0."""
-    degrees = graph.rowptr.diff()
-    begins = graph.rowptr[:-1].repeat_interleave(degrees)
-    places = torch.arange(graph.col.numel(), device=graph.col.device) - begins
+    rows = graph.destinations()
+    places = torch.arange(rows.numel(), device=rows.device) - graph.rowptr[rows]
     if step == -torch.inf:
-        return torch.where(places < (degrees // 2).repeat_interleave(degrees), step, 0.0)
+        return torch.where(places < graph.rowptr.diff()[rows] // 2, step, 0.0)
     return places.clamp(max=70) * step
 
 

@@ -10,6 +10,16 @@
 
 namespace dfgnn {
 
+// Tensors that have to be given: None comes as an undefined one, of which autograd says no more than that it has no
+// device.
+struct Given {
+  const char* name;
+  const at::Tensor& tensor;
+};
+inline void check_given(std::initializer_list<Given> arguments) {
+  for (const auto& [name, tensor] : arguments) TORCH_CHECK(tensor.defined(), name, ": expected a tensor, got None");
+}
+
 inline void check_index(const at::Tensor& t, const char* name) {
   TORCH_CHECK(t.dim() == 1, name, ": expected a 1-dimensional tensor, got shape ", t.sizes());
   TORCH_CHECK(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, name,

@@ -17,7 +17,6 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
-#include "given.h"
 #include "products.h"
 
 namespace dfgnn {

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "checks.h"
-#include "given.h"
 
 namespace dfgnn {
 namespace {

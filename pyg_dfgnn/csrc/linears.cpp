@@ -20,7 +20,6 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
-#include "given.h"
 
 namespace dfgnn {
 namespace {

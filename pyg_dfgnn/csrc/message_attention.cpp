@@ -23,7 +23,6 @@
 #include "checks.h"
 #include "dropout.h"
 #include "find_operator.h"
-#include "given.h"
 #include "projection.h"
 #include "saved.h"
 

@@ -19,7 +19,6 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
-#include "given.h"
 #include "products.h"
 #include "projection.h"
 #include "saved.h"

@@ -11,7 +11,6 @@
 #include "call.h"
 #include "checks.h"
 #include "find_operator.h"
-#include "given.h"
 #include "saved.h"
 
 namespace dfgnn {

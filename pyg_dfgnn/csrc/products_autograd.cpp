@@ -6,7 +6,7 @@
 
 #include "autocast.h"
 #include "call.h"
-#include "given.h"
+#include "checks.h"
 #include "products.h"
 #include "saved.h"
 

@@ -434,7 +434,7 @@ def test_side_by_side_of_no_permutation(perm, self_loops):
 
 
 def of_three_edges(device: str) -> dict[str, Tensor]:
-    """Arguments by name, with and without gradients to come."""
+    """Arguments of any operator by name, of two nodes."""
     sizes = {
         **dict.fromkeys(("a", "b", "x", "q", "k", "v", "x_dst", "x_src"), (2, 1, 4)),
         **dict.fromkeys(("weight", "logits", "values"), (3, 1)),
