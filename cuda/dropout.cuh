@@ -5,7 +5,7 @@
 
 namespace dfgnn::cuda {
 
-// Dropout of edge e and head h: 0 where dropped, 1 / (1 - p) where kept. Philox2x32-10 (Salmon et al., SC'11), keyed by
+// Dropout of edge e and head h: 0 where dropped, 1 / (1 - p) where kept. Philox2x32-7 (Salmon et al., SC'11), keyed by
 // the seed's low half and counted by e / 4 and by h plus the seed's high half, all of 32 bits, makes two words for four
 // edges that follow each other in the CSR: the first for two of them, as it is and with its halves swapped, the second
 // for the others. So the backward pass, the other methods and the CPU draw the same.
@@ -58,7 +58,7 @@ class Dropout {
     Words counter = {static_cast<uint32_t>(g), static_cast<uint32_t>(h) + static_cast<uint32_t>(seed_ >> 32)};
     auto key = static_cast<uint32_t>(seed_);
 #pragma unroll
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < 7; ++round) {
       const Words product = times_multiplier(counter.first);
       counter = {product.second ^ key ^ counter.second, product.first};
       key += 0x9E3779B9u;

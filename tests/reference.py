@@ -12,11 +12,11 @@ NORM_EPS = 1e-12
 VALUE = {"dot": "v", "cosine": "x_src", "additive": "v", "additive_v2": "x_src"}
 
 
-def philox2x32(counter: np.ndarray, key: int, rounds: int = 10) -> np.ndarray:
-    """Philox2x32 of Salmon et al., SC 2011: uint32 [n, 2] counters to as many random words."""
+def philox2x32(counter: np.ndarray, key: int) -> np.ndarray:
+    """Philox2x32-7 of Salmon et al., SC 2011: uint32 [n, 2] counters to as many random words."""
     low32, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     first, second = (counter[:, i].astype(np.uint64) for i in range(2))
-    for _ in range(rounds):
+    for _ in range(7):
         product = first * np.uint64(0xD256D193)
         first, second = (product >> shift) ^ np.uint64(key) ^ second, product & low32
         key = (key + 0x9E3779B9) % 2**32

@@ -26,13 +26,16 @@ def kept_by(path: str, graph: graphs.Csr, heads: int, dropout_p: float, seed: to
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"),
-    [(0x00000000, [0xFF1DAE59, 0x6CD10DF2]), (0xFFFFFFFF, [0x2C3F628B, 0xAB4FD7AD])],
+    ("counter", "key", "expected"),
+    [
+        ([0x00000000, 0x00000000], 0x00000000, [0x257A3673, 0xCD26BE2A]),
+        ([0xFFFFFFFF, 0xFFFFFFFF], 0xFFFFFFFF, [0xAB302C4D, 0x3DC9D239]),
+        ([0x243F6A88, 0x85A308D3], 0x13198A2E, [0xBEDBBE6B, 0xE4C770B3]),
+    ],
 )
-def test_philox_known_answers(word, expected):
+def test_philox_known_answers(counter, key, expected):
     """The vectors that come with Random123."""
-    counter = np.full((1, 2), word, dtype=np.uint64)
-    assert philox2x32(counter, word).tolist() == [expected]
+    assert philox2x32(np.array([counter]), key).tolist() == [expected]
 
 
 @pytest.mark.parametrize("dropout_p", [0.1, 0.5, 0.95])

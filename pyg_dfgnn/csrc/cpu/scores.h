@@ -6,11 +6,11 @@
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
 
-// Philox2x32-10 (Salmon et al., SC'11), keyed by the seed's low half and counted by e / 4 and by h plus the seed's high
+// Philox2x32-7 (Salmon et al., SC'11), keyed by the seed's low half and counted by e / 4 and by h plus the seed's high
 // half, all of 32 bits: two words for four edges, each for two, as it is and with its halves swapped.
 DFGNN_INLINE uint32_t random_word(uint64_t e, uint32_t h, uint32_t seed_low, uint32_t seed_high) {
   uint32_t first = uint32_t(e >> 2), second = h + seed_high, key = seed_low;
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 7; ++round) {
     const uint64_t product = uint64_t(0xD256D193u) * first;
     first = uint32_t(product >> 32) ^ key ^ second;
     second = uint32_t(product);
