@@ -268,8 +268,12 @@ class PrecomputedData(Data):
 
     def _side_by_side(self) -> SideBySide:
         ptr = self._store.first_nodes()
-        if ptr is None:  # a batch of batches, of which PyG makes none; a dataset
-            raise ValueError("ptr: expected the first node of each graph of the batch, got none")
+        if ptr is None:  # of a batch of batches PyG's are the batches' first nodes
+            raise ValueError(
+                "ptr: expected the first node of each graph of the batch, and the end, got "
+                f"{list(self._store['ptr'].shape) if 'ptr' in self._store else None} for "
+                f"{self._store[WORK].size(0) // GRAPH} graphs"
+            )
         blocks = -(-(self._store[WORK].size(0) % GRAPH) // WORK_PER_BLOCK)
         return SideBySide(self._store[DEGREES], self._store[PERM], ptr, blocks)
 

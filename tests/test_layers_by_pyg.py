@@ -150,32 +150,59 @@ def test_own_aggregation(fused):
     ours, theirs = pair("GATConv", aggr=Negative())
     edge_index, x = square("hub")
     assert_same_call(ours, theirs, x, edge_index)
-    ours, theirs = pair("GATConv")
-    for conv in (ours, theirs):
-        conv.aggr_module.register_forward_hook(lambda module, inputs, out: 2 * out)
-    assert_same_call(ours, theirs, x, edge_index)
     assert not fused
 
 
+@contextlib.contextmanager
+def doubled(how: str, *modules: torch.nn.Module):
+    """What goes out of them is twice what they make."""
+
+    def double(module, _inputs, out):
+        return 2 * out if module in modules else None
+
+    with contextlib.ExitStack() as stack:
+        if how == "forward":
+            for module in modules:
+                module.forward = lambda *args, made=module.forward, **kwargs: 2 * made(*args, **kwargs)
+                stack.callback(delattr, module, "forward")
+        elif how == "hook":
+            for module in modules:
+                stack.callback(module.register_forward_hook(double).remove)
+        else:
+            hook = torch.nn.modules.module.register_module_forward_hook(double)
+            stack.callback(hook.remove)
+        yield
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("how", ["forward", "hook", "global hook"])
+def test_watched_aggregation(layer, how, fused):
+    ours, theirs = pair(layer)
+    edge_index, x = square("hub")
+    with doubled(how, ours.aggr_module, theirs.aggr_module):
+        assert_same_call(ours, theirs, x, edge_index)
+    assert not fused
+    assert_same_call(ours, theirs, x, edge_index)
+    assert len(fused) == 1
+
+
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
-@pytest.mark.parametrize("how", ["forward", "global hook"])
+@pytest.mark.parametrize("how", ["forward", "hook", "global hook"])
 def test_edge_features_made_otherwise(layer, how):
     ours, theirs = pair(layer, edge_dim=3)
     edge_index, x = square("hub")
-    edge_attr = torch.randn(edge_index.size(1), 3)
-    if how == "forward":
-        for conv in (ours, theirs):
-            made = conv.lin_edge.forward
-            conv.lin_edge.forward = lambda t, made=made: 2 * made(t)
-        torch.testing.assert_close(ours(x, edge_index, edge_attr), theirs(x, edge_index, edge_attr))
-        return
-    lins = (ours.lin_edge, theirs.lin_edge)
-    hook = torch.nn.modules.module.register_module_forward_hook(
-        lambda module, inputs, out: 2 * out if module in lins else None
-    )
-    with contextlib.ExitStack() as stack:
-        stack.callback(hook.remove)
-        torch.testing.assert_close(ours(x, edge_index, edge_attr), theirs(x, edge_index, edge_attr))
+    with doubled(how, ours.lin_edge, theirs.lin_edge):
+        assert_same_call(ours, theirs, x, edge_index, torch.randn(edge_index.size(1), 3))
+
+
+@pytest.mark.parametrize("layer", EDGE_LAYERS)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+def test_sparse_edge_features(layer, layout):
+    loops = {} if layer == "TransformerConv" else {"add_self_loops": False}
+    ours, theirs = pair(layer, edge_dim=3, **loops)
+    edge_index, x = square("hub")
+    edge_attr = torch.eye(3)[torch.arange(edge_index.size(1)) % 3].to_sparse(layout=layout)
+    assert_same_call(ours, theirs, x, edge_index, edge_attr)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -28,6 +28,8 @@ FILL_VALUES = [
     "sum",
     "max",
     "min",
+    "amax",
+    "amin",
     "mul",
     2.0,
     1,
@@ -107,7 +109,9 @@ def test_other_fill_values(layer, device, fused):
         ours, theirs = pair(layer, device, edge_dim=3, fill_value=fill_value)
         same_weights(ours, theirs)
         assert_same_call(ours, theirs, x, edge_index, edge_features(edge_index))
-    assert len(fused) == 2
+    ours.fill_value = theirs.fill_value = None
+    assert_same_call(ours, theirs, x, edge_index, edge_features(edge_index))
+    assert len(fused) == 3
 
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)

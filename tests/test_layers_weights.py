@@ -32,7 +32,8 @@ FORMS = {
 
 
 def call(conv, x, *args, **kwargs):
-    """The output, the edges, the weights, and the gradients of a function of the weights."""
+    """The output, the edges, the weights, and the gradients of a function of both, those of the
+    weights among them."""
     leaves = [t.clone().requires_grad_() for t in ((x,) if isinstance(x, torch.Tensor) else x)]
     conv.zero_grad()
     arguments = leaves[0] if isinstance(x, torch.Tensor) else tuple(leaves)
@@ -41,9 +42,10 @@ def call(conv, x, *args, **kwargs):
         edges, alpha = weights
     else:
         edges, alpha = weights, weights.storage.value()
+    alpha.retain_grad()
     direction = torch.linspace(-1, 1, alpha.numel(), device=alpha.device).view_as(alpha)
     ((alpha * direction).sum() + out.square().sum()).backward()
-    gradients = [leaf.grad for leaf in leaves]
+    gradients = [leaf.grad for leaf in (*leaves, alpha)]
     parameters = {n: p.grad for n, p in conv.named_parameters() if p.grad is not None}
     return out.detach(), edges, alpha.detach(), gradients, parameters
 

@@ -49,7 +49,7 @@ def destinations(graph: Graph) -> Tensor:
 
 
 def with_loops(
-    edge_attr: Tensor, graph: Graph, fill_value: Union[float, Tensor, str], flow: str
+    edge_attr: Tensor, graph: Graph, fill_value: Union[float, Tensor, str, None], flow: str
 ) -> Tensor:
     """The features of all edges, among them those that PyG gives self-loops. Scriptable.
 
@@ -60,7 +60,7 @@ def with_loops(
         edge_attr: ``[E]`` or ``[E, edge_dim]``, of the edges of ``edge_index``.
         graph: The structure.
         fill_value: The features of self-loops, or how to reduce those of the edges that point to
-            the node: "sum", "add", "mean", "min", "max", "mul" or "any".
+            the node: "sum", "add", "mean", "min", "max", "amin", "amax", "mul" or "any"; None is 1.
         flow: That of the layer. PyG reduces over the second row of ``edge_index`` in either.
 
     Returns:
@@ -83,7 +83,8 @@ def with_loops(
             value = value.view(-1, 1)
         filled = value.expand(loops, features.size(1))
     else:
-        filled = features.new_full([loops, features.size(1)], fill_value)
+        number = 1.0 if fill_value is None else fill_value
+        filled = features.new_full([loops, features.size(1)], number)
     return torch.cat([features, filled])
 
 
@@ -127,11 +128,11 @@ def _reduce(features: Tensor, graph: Graph, flow: str, reduction: str) -> Tensor
         return (zeros + 1).scatter_reduce(0, index, src, "prod")
     if reduction == "any":
         return zeros.scatter(0, index, src)
-    if reduction == "min" or reduction == "max":
-        return zeros.scatter_reduce(0, index, src, "a" + reduction, include_self=False)
+    if reduction == "min" or reduction == "max" or reduction == "amin" or reduction == "amax":
+        return zeros.scatter_reduce(0, index, src, "a" + reduction[-3:], include_self=False)
     raise ValueError(
-        "fill_value: expected a number, a tensor, 'sum', 'add', 'mean', 'min', 'max', 'mul' or "
-        f"'any', got '{reduction}'"
+        "fill_value: expected a number, a tensor, 'sum', 'add', 'mean', 'min', 'max', 'amin', "
+        f"'amax', 'mul' or 'any', got '{reduction}'"
     )
 
 
@@ -173,14 +174,12 @@ def attention_weights(
     Returns:
         The weights after dropout in the order of ``graph.col`` ``[C, heads]``; and in PyG's order
         (that of ``edge_index``, self-loops that were added behind) ``[E', heads]``, before and
-        after dropout.
+        after dropout. The first are made of these, so that derivatives are theirs, too.
     """
     alpha = in_dtype(edge_softmax(logits, graph, scale), dtype)
     order = order_of_edges(graph)
     weights = alpha.index_select(0, order)
-    if dropout_p == 0.0:
-        return alpha, weights, weights
-    dropped = torch.nn.functional.dropout(weights, dropout_p)
+    dropped = F.dropout(weights, dropout_p) if dropout_p > 0.0 else weights
     return torch.zeros_like(alpha).index_copy(0, order, dropped), weights, dropped
 
 

@@ -214,6 +214,7 @@ class FusedConv(MessagePassing):
             has_shape_of_features(edge_attr, weight, graph)
             and has_dtype_of(edge_attr, weight)
             and edge_attr.dtype in _DTYPES
+            and edge_attr.layout == torch.strided
         )
 
     @torch.jit.unused
@@ -240,7 +241,7 @@ class FusedConv(MessagePassing):
         """Whether there are hooks that the operators do not know."""
         return (
             any(getattr(self, hooks) for hooks in _HOOKS)
-            or has_hooks(self.aggr_module)
+            or is_watched(self.aggr_module)
             or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
         )
 
@@ -289,10 +290,17 @@ def is_transformed() -> bool:
     return is_func or forward_ad._current_level >= 0
 
 
-def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether somebody looks at what goes through the module."""
-    forward = module._forward_pre_hooks or module._forward_hooks
-    return bool(forward or module._backward_pre_hooks or module._backward_hooks)
+def is_watched(module: torch.nn.Module) -> bool:
+    """Whether somebody looks at what goes through the module, or has put a forward of their own
+    into it."""
+    return bool(
+        module._forward_pre_hooks
+        or module._forward_hooks
+        or module._backward_pre_hooks
+        or module._backward_hooks
+        or "forward" in vars(module)
+        or torch.nn.modules.module._has_any_global_hook()
+    )
 
 
 def is_linear(layer: Optional[torch.nn.Module]) -> bool:
@@ -300,9 +308,8 @@ def is_linear(layer: Optional[torch.nn.Module]) -> bool:
     return (
         layer is not None
         and type(layer) in (torch.nn.Linear, torch_geometric.nn.Linear)
-        and not any(name in vars(layer) for name in ("forward", "weight", "bias"))
-        and not has_hooks(layer)
-        and not torch.nn.modules.module._has_any_global_hook()
+        and not any(name in vars(layer) for name in ("weight", "bias"))
+        and not is_watched(layer)
     )
 
 

@@ -17,11 +17,6 @@ from ._linears import combine_heads, linears
 class LoopedConv(FusedConv):
     """A layer with ``attend_weighted``, and ``attend`` for calls that it does not take."""
 
-    def set_up(self, method: str) -> None:
-        super().set_up(method)
-        if getattr(self, "fill_value", None) is None:  # as PyG's add_self_loops has it
-            self.fill_value = 1.0
-
     def graph_of(
         self,
         edge_index: Union[Tensor, SparseTensor, Graph],
