@@ -163,7 +163,8 @@ def doubled(how: str, *modules: torch.nn.Module):
     with contextlib.ExitStack() as stack:
         if how == "forward":
             for module in modules:
-                module.forward = lambda *args, made=module.forward, **kwargs: 2 * made(*args, **kwargs)
+                made = module.forward
+                module.forward = lambda *args, made=made, **kwargs: 2 * made(*args, **kwargs)
                 stack.callback(delattr, module, "forward")
         elif how == "hook":
             for module in modules:
