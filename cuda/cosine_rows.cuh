@@ -77,7 +77,7 @@ template <class S>
 constexpr int cosine_rows_warps() {
   if (S::kLoop) return warps_here<S>(12);
   if (sizeof(typename S::T) == 2) return warps_here<S>(20);
-  return S::kFeatures <= 128 ? warps_here<S>(28, 24) : warps_here<S>(24);
+  return S::kFeatures <= 128 ? warps_here<S>(28, 15) : warps_here<S>(24);
 }
 
 template <class S, class Groups>

@@ -53,7 +53,7 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
     if constexpr (kOfValue) {
       next_position = {a.perm, entry};
     } else {
-      number = store.numbers[a.scalar(entry, h)];
+      number = store.numbers[a.kept(entry, h)];
     }
     if (!kAhead) read();
   };
@@ -62,7 +62,7 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
     const int count = static_cast<int>(min(static_cast<int64_t>(kWarp), entries.end - first));
     if (kAhead) read();
     Pair<A> pair{A(0), A(0)};
-    if (kOfValue && lane < count && node != kNoNode) pair = store.pairs[a.scalar(position, h)];
+    if (kOfValue && lane < count && node != kNoNode) pair = store.pairs[a.kept(position, h)];
     __syncwarp();
     batch.node[lane] = max(node, 0);
     __syncwarp();
@@ -72,7 +72,7 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
     if constexpr (kAdditive) {
       grad_scalar += pair.of_src;
     } else if constexpr (kOfValue) {
-      if (lane < count) store.numbers[a.scalar(first + lane, h)] = pair.of_src;
+      if (lane < count) store.numbers[a.kept(first + lane, h)] = pair.of_src;
     }
     batch.put(lane, sum.fit(weight));
     __syncwarp();

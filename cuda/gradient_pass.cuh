@@ -43,7 +43,7 @@ __device__ __forceinline__ Pair<A> pair_of(const EdgeGradient<A>& d, A own_term)
 }
 
 // Memory for that, and, of scores with dot products, for a number that one kernel leaves to the next: dP, in the order
-// of the rows, then the weights of the columns' second sum, in that of the columns. [num_edges, heads]; null where
+// of the rows, then the weights of the columns' second sum, in that of the columns. [heads, num_edges]; null where
 // nothing is kept.
 template <class A>
 struct EdgeStore {

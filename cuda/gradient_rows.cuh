@@ -19,7 +19,7 @@ struct StoreDp {
 
   __device__ __forceinline__ void operator()(const Typed<T>& a, typename Typed<T>::A dp, int, int, int64_t e,
                                              int h) const {
-    numbers[a.scalar(e, h)] = dp;
+    numbers[a.kept(e, h)] = dp;
   }
 
   __device__ __forceinline__ void begin(const Typed<T>&) const {}
@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(),
       const bool is_only_edge = size == 1 && slot == kWhole;
       const A delta = delta_of(a, g, i, h, lanes_sum<W::kLanes>(own_grad.dot(own)), is_only_edge);
       if constexpr (!kAdditive) own.load(a.features(a.dst, i, h), groups.lane, a.head_dim);
-      Pair<A>* const own_pairs = store.pairs + a.scalar(edges.begin, h);
-      const A* const own_dp = kHasDp ? store.numbers + a.scalar(edges.begin, h) : nullptr;
+      Pair<A>* const own_pairs = store.pairs + a.kept(edges.begin, h);
+      const A* const own_dp = kHasDp ? store.numbers + a.kept(edges.begin, h) : nullptr;
       for (int first = 0; first < size; first += kWarp) {
         const int count = min(kWarp, size - first);
         A lane_dp = A(0);
-        if constexpr (kHasDp) lane_dp = own_dp[a.scalar(min(first + lane, size - 1), 0)];
+        if constexpr (kHasDp) lane_dp = own_dp[min(first + lane, size - 1)];
         batches.load(first);
         auto nodes = groups.nodes_of(batch.nodes);
 #pragma unroll 1
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(),
           const bool is_edge = t < count;
           if (is_edge && groups.is_first()) {
             grad_scalar += d.operand;
-            own_pairs[a.scalar(first + t, 0)] = pair_of<score>(d, own_term);
+            own_pairs[first + t] = pair_of<score>(d, own_term);
             if (g.bias) static_cast<A*>(g.bias)[a.scalar(e, h)] = d.ds;
             if (kAdditive && g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(e, h)] = d.operand;
           }

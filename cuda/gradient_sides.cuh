@@ -13,11 +13,16 @@ template <Side side, Score score>
 constexpr bool kFewWarps = side == Side::columns || score == Score::additive_v2;
 template <Side side, Score score, class S>
 constexpr int warps_per_multiprocessor() {
+  constexpr bool kFew = kFewWarps<side, score>, kHas16Bits = S::kVec == 8, kRows = side == Side::rows;
   if (sizeof(typename S::A) == 8) return 1;
-  if (S::kSteps == 1 && (S::kVec == 4 || score == Score::additive)) {
-    return warps_here<S>(kFewWarps<side, score> ? 20 : 28);
+  if (S::kSteps > 1) return kFew ? 16 : 20;
+  if (kHas16Bits && score != Score::additive) {
+    if (!kRows) return 16;
+    return kFew ? warps_here<S>(20, 16) : warps_here<S>(S::kLanes == 2 ? 20 : 24, 20);
   }
-  return kFewWarps<side, score> ? 16 : 20;
+  if (!kFew) return warps_here<S>(28);
+  const bool has_long_steps = kRows && S::kLanes == 8;  // of eight entries
+  return kHas16Bits || has_long_steps ? warps_here<S>(20) : warps_here<S>(24, 12);
 }
 
 // Rows gather two where src is not the value.
@@ -96,7 +101,7 @@ __device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a,
       if (kRows && is_own && heads.live) {
         if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
         if (g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(position, h)] = d.operand;
-        if (store.pairs) store.pairs[a.scalar(position, h)] = pair_of<score>(d, dst_term<score>(a, n, h));
+        if (store.pairs) store.pairs[a.kept(position, h)] = pair_of<score>(d, dst_term<score>(a, n, h));
       }
       A operand = d.operand;
       if constexpr (score == Score::cosine) operand *= a.at(pass.other_scale(), a.scalar(lane_safe_node, h));

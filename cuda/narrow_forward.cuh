@@ -48,7 +48,6 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
   if constexpr (kNeedsDots) own.load(a.features(a.dst, i, h), lane, a.head_dim);
   if constexpr (score == Score::dot) keep_numbers(own);  // others have no registers for that
   const A own_term = dst_term<score>(a, i, h);
-  const EntryNumbers<A> bias(a.bias, edges.begin, a.heads, h), a_edge(a.a_edge, edges.begin, a.heads, h);
 
   Fragment<S> out;
   out.zero();
@@ -79,24 +78,21 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     }
 #pragma unroll
     for (int x = 0; x < kSlots; ++x) term[x] = src_term<score>(a, safe[x], h);
+    const EntryTerms<score, A, kSlots> terms(a, dropout, h,
+                                             [&](int x) { return edges.begin + min(first + steps.own(x), last); });
     if constexpr (kNeedsDots) {
-#pragma unroll
-      for (int u = 0; u < kStep; ++u) {
-        if (u == kStep / 2 && !is_whole) break;
-        steps.set(s, u, lanes_sum<S::kLanes>(pair(own, sources[u])));
-      }
+      steps.sum_lanes(s, [&](int u) { return u < kStep / 2 || is_whole ? pair(own, sources[u]) : A(0); });
     }
     A largest = m;
 #pragma unroll
     for (int x = 0; x < kSlots; ++x) {
       const int t = first + steps.own(x);
-      const int entry = min(t, last);
       A dst = own_term, src = term[x];
       if constexpr (score == Score::additive) {
         dst += src;
-        src = a_edge[entry];
+        src = terms.edge[x];
       }
-      s[x] = logit_of<score, false>(a, s[x], dst, src, 0, h).value + bias[entry];
+      s[x] = logit_of<score, false>(a, s[x], dst, src, 0, h).value + terms.bias[x];
       if (node[x] == kNoNode) s[x] = NAN;
       if (t >= size) s[x] = -INFINITY;
       largest = max(largest, s[x]);
@@ -117,10 +113,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     for (int x = 0; x < kSlots; ++x) {
       s[x] = exp_from(s[x], base);
       sum += s[x];  // of the lane's own entries
-    }
-    if (dropout.active()) {
-#pragma unroll
-      for (int x = 0; x < kSlots; ++x) s[x] *= dropout.factor(edges.begin + min(first + steps.own(x), last), h);
+      s[x] *= terms.keep[x];
     }
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {

@@ -23,7 +23,6 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
   const Steps steps{heads};
   const Pass<side> pass{a, g};
   const int h = heads.head, lane = heads.lane;
-  const bool has_terms = a.bias || a.a_edge;
   const RowReader<S> other_row(a, pass.other(), h, lane), other_value_row(a, pass.other_value(), h, lane);
 
   Fragment<S> own, own_value, grad, grad_value;
@@ -73,38 +72,28 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
       lse[x] = kRows ? own_lse : a.at(g.lse, a.scalar(safe[x], h));
       delta[x] = kRows ? own_delta : a.at(g.delta, a.scalar(safe[x], h));
     }
-    A keep[kSlots], bias[kSlots] = {}, edge_term[kSlots] = {};
-#pragma unroll
-    for (A& factor : keep) factor = A(1);
-    if (dropout.active() || has_terms) {  // while rows are on their way
-#pragma unroll
-      for (int x = 0; x < kSlots; ++x) {
-        int64_t position = position_of(first + steps.own(x));
-        if (!kRows) position = clamp_to(a.perm[position], a.num_edges - 1);
-        keep[x] = dropout.factor(position, h);
-        if (a.bias) bias[x] = a.at(a.bias, a.scalar(position, h));
-        if (kAdditive && a.a_edge) edge_term[x] = a.at(a.a_edge, a.scalar(position, h));
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kStep; ++u) {
-      if (u == kStep / 2 && !is_whole) break;
+    const EntryTerms<score, A, kSlots> terms(a, dropout, h, [&](int x) {
+      const int64_t position = position_of(first + steps.own(x));
+      return kRows ? position : clamp_to(a.perm[position], a.num_edges - 1);
+    });
+    const auto is_there = [&](int u) { return u < kStep / 2 || is_whole; };
+    if (!kAdditive) steps.sum_lanes(dot, [&](int u) { return is_there(u) ? pair(own, others[u]) : A(0); });
+    steps.sum_lanes(dp, [&](int u) {
       const auto& left = kShared && !kRows ? own : own_value;
       const auto& right = kShared && kRows ? others[u] : values[u];
-      if (!kAdditive) steps.set(dot, u, lanes_sum<S::kLanes>(pair(own, others[u])));
-      steps.set(dp, u, lanes_sum<S::kLanes>(left.dot(right)));
-    }
+      return is_there(u) ? left.dot(right) : A(0);
+    });
     A weight[kSlots], operand[kSlots];
 #pragma unroll
     for (int x = 0; x < kSlots; ++x) {
       const int t = first + steps.own(x);
       const bool is_own = t < size && lane < Steps::kOwners && (kRows || node[x] != kNoNode);
       const A dst = kRows ? own_term : term[x], src = kRows ? term[x] : own_term;
-      auto s = kAdditive ? logit_of<score, false>(a, dot[x], dst + src, edge_term[x], 0, h)
+      auto s = kAdditive ? logit_of<score, false>(a, dot[x], dst + src, terms.edge[x], 0, h)
                          : logit_of<score, false>(a, dot[x], dst, src, 0, h);
-      s.value += bias[x];
+      s.value += terms.bias[x];
       if (kRows && node[x] == kNoNode) s.value = NAN;
-      const auto d = edge_gradient(s, dp[x], lse[x], delta[x], keep[x]);
+      const auto d = edge_gradient(s, dp[x], lse[x], delta[x], terms.keep[x]);
       weight[x] = d.weight;
       operand[x] = d.operand;
       if (kAdditive && is_own) grad_scalar += d.operand;
@@ -112,7 +101,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
         const int64_t place = a.scalar(position_of(t), h);
         if (g.bias) static_cast<A*>(g.bias)[place] = d.ds;
         if (g.a_edge) static_cast<A*>(g.a_edge)[place] = d.operand;
-        if (store.pairs) store.pairs[place] = pair_of<score>(d, own_term);
+        if (store.pairs) store.pairs[a.kept(position_of(t), h)] = pair_of<score>(d, own_term);
       }
       if constexpr (score == Score::cosine) operand[x] *= term[x];
       if (!kRows && node[x] == kNoNode) weight[x] = operand[x] = A(0);  // gathered was the first row

@@ -4,7 +4,9 @@
 // by one lane.
 #pragma once
 
+#include "dropout.cuh"
 #include "logit.cuh"
+#include "row_groups.cuh"
 #include "warp_heads.cuh"
 
 namespace dfgnn::cuda {
@@ -34,21 +36,27 @@ class EntryNodes {
   unsigned count_;
 };
 
-// Of an array [entries, heads], those of a row's entries and a head; null where there is no array.
-template <class A>
-class EntryNumbers {
- public:
-  __device__ __forceinline__ EntryNumbers(const void* all, int64_t begin, int heads, int h)
-      : first_(all ? static_cast<const A*>(all) + (begin * heads + h) : nullptr), heads_(heads) {}
+// What dropout makes of the weights of a lane's entries, and what their edges bring to the logits. It is asked for
+// while rows are on their way, in a branch, behind which compilers do not put off loads of rows.
+template <Score score, class A, int kSlots>
+struct EntryTerms {
+  A keep[kSlots], bias[kSlots] = {}, edge[kSlots] = {};
 
-  // 0 where there is no array.
-  __device__ __forceinline__ A operator[](int entry) const {
-    return first_ ? __ldg(first_ + static_cast<int64_t>(entry) * heads_) : A(0);
+  // position_of(x): the place of the lane's entry x in the order of the rows.
+  template <class T, class PositionOf>
+  __device__ __forceinline__ EntryTerms(const Typed<T>& a, const Dropout<A>& dropout, int h,
+                                        const PositionOf& position_of) {
+#pragma unroll
+    for (A& factor : keep) factor = A(1);
+    if (!dropout.active() && !a.bias && !a.a_edge) return;
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) {
+      const int64_t position = position_of(x);
+      keep[x] = dropout.factor(position, h);
+      if (a.bias) bias[x] = a.at(a.bias, a.scalar(position, h));
+      if (score == Score::additive && a.a_edge) edge[x] = a.at(a.a_edge, a.scalar(position, h));
+    }
   }
-
- private:
-  const A* first_;
-  int heads_;
 };
 
 // Numbers that stay in registers as they are: else what they were made of would, and they be made again.
@@ -96,10 +104,16 @@ struct NarrowSteps {
   __device__ __forceinline__ X of(const X (&x)[kSlots], int u) const {
     return heads.of_round(x[u / kOwners], u % kOwners);
   }
-  // Makes that of the lane.
-  template <class X>
-  __device__ __forceinline__ void set(X (&x)[kSlots], int u, X value) const {
-    if (heads.lane % kOwners == u % kOwners) x[u / kOwners] = value;
+  // Of the lane's entries, product(u) of the group's u-th, summed up over the lanes.
+  template <class A, class Product>
+  __device__ __forceinline__ static void sum_lanes(A (&sums)[kSlots], const Product& product) {
+#pragma unroll
+    for (int x = 0; x < kSlots; ++x) {
+      A parts[kOwners];
+#pragma unroll
+      for (int i = 0; i < kOwners; ++i) parts[i] = product(x * kOwners + i);
+      sums[x] = transposed_sum<S::kLanes>(parts);
+    }
   }
 };
 

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, sizeof(typename S::A) == 4
       }
       if (lane < count) {
         const A dot = score == Score::additive ? A(0) : dots[warp][lane];
-        logits[a.scalar(first + lane, h)] =
+        logits[a.kept(first + lane, h)] =
             logit<score>(a, dot, batch.row[lane], batch.source[lane], first + lane, h).value;
       }
       __syncwarp();

@@ -14,7 +14,7 @@ struct StoreLogit {
 
   __device__ __forceinline__ void operator()(const Typed<T>& a, typename Typed<T>::A dot, int i, int node, int64_t e,
                                              int h) const {
-    logits[a.scalar(e, h)] = logit<score>(a, dot, i, node, e, h).value;
+    logits[a.kept(e, h)] = logit<score>(a, dot, i, node, e, h).value;
   }
 
   __device__ __forceinline__ void begin(const Typed<T>&) const {}

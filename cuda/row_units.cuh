@@ -80,13 +80,13 @@ struct RowUnits {
 constexpr int64_t kWhole = -1;  // the slot of a row that is no piece
 
 // Warps a multiprocessor of a kernel of shape S: as many as were the fastest on 9.0, or, before 9.0, where code takes
-// more registers, five of eight, or of `before` if that is fewer, so that hot ones do not spill. Of float64, whatever
-// registers leave room for.
+// more registers, `before`, or five of eight, so that hot ones do not spill. Of float64, whatever registers leave room
+// for.
 template <class S>
-constexpr int warps_here(int warps, [[maybe_unused]] int before = 64) {
+constexpr int warps_here(int warps, [[maybe_unused]] int before = 0) {
   if (sizeof(typename S::A) == 8) return 1;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  return (warps < before ? warps : before) * 5 / 8;
+  return before > 0 ? before : warps * 5 / 8;
 #else
   return warps;
 #endif

@@ -35,6 +35,7 @@ constexpr int warps_per_multiprocessor() {
   if (S::kSteps > 1) return blocks_per_multiprocessor<score, S>();
   if (S::kVec == 8 && score == Score::dot) return warps_here<S>(24);
   if (S::kVec == 8 && score == Score::additive_v2) return warps_here<S>(20);
+  if (S::kVec == 4 && score == Score::cosine) return warps_here<S>(32, 15);
   return warps_here<S>(score == Score::dot || score == Score::additive ? 28 : 24);
 }
 

@@ -32,7 +32,7 @@ __device__ __forceinline__ void softmax_row(const Typed<typename S::T>& a, const
     const auto load = [&](int first) {
       if constexpr (kStored) {
         next = {col, place(first)};
-        number = logits[a.scalar(edges.begin + place(first), h)];
+        number = logits[a.kept(edges.begin + place(first), h)];
       } else {
         node = next.check(a.num_src);
         number = src_term<Score::additive>(a, max(node, 0), h);

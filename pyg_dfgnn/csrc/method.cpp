@@ -11,6 +11,8 @@
 #include "../../cuda/tile_geometry.h"
 
 #ifdef DFGNN_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+
 #include "cuda/padding.h"
 #include "cuda/tensors.h"
 #endif
@@ -69,7 +71,7 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // Backward, what it stores saves smmf's second pass making it again, which pays wherever rows are not short: with
 // additive scores most, and in float32 as long as it stays near the cache; in 16 bits with cosine scores, and with dot
 // products of 128 features and more where rows are long. Where rows are very long, pmf's passes gather the rows of one
-// matrix each, which was 2 to 45 % faster with heads of 32 to 256 in float32 (ogbl-ppa- and ogbn-proteins-like).
+// matrix each, which was 2 to 45 % faster with heads of 32 to 512 in float32 (ogbl-ppa- and ogbn-proteins-like).
 // Dot products of narrow heads are cheap to make again: they are smmf's, as far as they fit into the L2 cache, and
 // several narrow heads lie side by side in smmf's warps. Many short rows go to groups of lanes, in smmf only; but a
 // warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's backward pass takes 0.7 to
@@ -85,9 +87,23 @@ constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // byt
 constexpr int64_t kManyFeatures = 128;
 constexpr int64_t kWorthItsLaunches = 1 << 17;      // edges times heads, forward
 constexpr int64_t kManyEdges = 3 << 17;             // the same, backward
-constexpr int64_t kStoredBytes = int64_t{1} << 30;  // of logits, or of pairs of numbers (pmf_bwd), at the most
+constexpr int64_t kStoredBytes = int64_t{1} << 30;  // may_store()
+constexpr int64_t kMemoryToStored = 32;
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 constexpr int64_t kCompete = 1 << 24, kFitsAlone = 1 << 26;  // bytes of K, and of V, in the L2 cache
+
+// Whether logits, or pairs of numbers (pmf_bwd), of so many bytes may be stored: of a GPU a share of its memory.
+bool may_store(int64_t bytes, [[maybe_unused]] const at::Device& device) {
+  if (bytes <= kStoredBytes) return true;
+#ifdef DFGNN_WITH_CUDA
+  if (device.is_cuda()) {
+    cudaDeviceProp properties;
+    C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index()));
+    return bytes <= static_cast<int64_t>(properties.totalGlobalMem) / kMemoryToStored;
+  }
+#endif
+  return false;
+}
 
 int64_t head_bytes(const Attention& attention) { return attention.head_dim() * attention.value.element_size(); }
 
@@ -246,7 +262,7 @@ int64_t bytes_of_sources(const Attention& attention) {
 bool gathers_one_matrix(const Attention& attention) {
   const int64_t bytes = head_bytes(attention);
   const bool is_measured = attention.value.element_size() == 4 && attention.head_dim() % 4 == 0 &&
-                           bytes >= kNarrowHead && attention.head_dim() <= 2 * kManyFeatures;
+                           bytes >= kNarrowHead && attention.head_dim() <= 4 * kManyFeatures;
   const bool is_worth_it =
       bytes > kNarrowHead || attention.score != Score::dot || bytes_of_sources(attention) > kCompete;
   return is_measured && is_worth_it && cuda::rows_are_long(attention.num_dst(), attention.num_edges());
@@ -269,17 +285,19 @@ bool pmf_is_cheaper_forward(const Attention& attention) {
 bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
   const int64_t rows = attention.num_dst(), edges = attention.num_edges(), bytes = head_bytes(attention);
   const bool is_dot = attention.score == Score::dot, is_additive = attention.score == Score::additive;
+  const bool is_cosine = attention.score == Score::cosine;
   const bool is_half = attention.value.element_size() == 2, has_128 = attention.head_dim() == kManyFeatures;
   const bool has_more = attention.head_dim() > kManyFeatures, are_equal = has_equal_rows(attention);
   const bool are_many = edges * attention.heads() >= kManyEdges, are_long = edges >= kLongRow * rows;
   const bool are_long_unequal = edges >= kLongUnequalRow * rows && !are_equal;
   if (are_many && gathers_one_matrix(attention)) return true;
-  if (is_additive || (is_half && has_128 && attention.score == Score::cosine)) {
+  if (is_additive || (is_half && has_128 && is_cosine)) {
     const bool are_rather_long = edges >= kRatherLongRow * rows && !are_equal;
     if (are_long || are_rather_long || (are_long_unequal && edges >= kManyRunEdges)) return true;
   }
   if (has_more && are_many && (is_additive || (is_dot && (is_half || is_near_cache)))) return true;
   if (is_half) {
+    if (is_cosine && has_more && are_many && cuda::rows_are_long(rows, edges)) return true;
     if (is_dot) return are_long && (has_more || (has_128 && (are_many || edges >= kLongRowOfHalfDots * rows)));
     return goes_through_tensor_cores(attention) && are_long && are_many;  // one head of 64, cosine scores
   }
@@ -295,7 +313,7 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   if (attention.score == Score::additive_v2 || has_narrow_heads(attention)) return false;
   const int64_t numbers = attention.num_edges() * attention.heads() * (pass == Pass::forward ? 1 : 2);
   const int64_t stored = numbers * (attention.value.element_size() == 8 ? 8 : 4);
-  if (stored > kStoredBytes) return false;
+  if (!may_store(stored, attention.value.device())) return false;
   if (pass == Pass::forward) return pmf_is_cheaper_forward(attention);
   return pmf_is_cheaper_backward(attention, stored <= kStoredBytesNearCache);
 }
