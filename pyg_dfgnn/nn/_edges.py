@@ -49,7 +49,7 @@ def destinations(graph: Graph) -> Tensor:
 
 
 def with_loops(
-    edge_attr: Tensor, graph: Graph, fill_value: Union[float, Tensor, str, None], flow: str
+    edge_attr: Tensor, graph: Graph, fill_value: Union[float, Tensor, str], flow: str
 ) -> Tensor:
     """The features of all edges, among them those that PyG gives self-loops. Scriptable.
 
@@ -83,8 +83,10 @@ def with_loops(
             value = value.view(-1, 1)
         filled = value.expand(loops, features.size(1))
     else:
-        number = 1.0 if fill_value is None else fill_value
-        filled = features.new_full([loops, features.size(1)], number)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (LoopedConv has put a number there)
+            if fill_value is None:
+                fill_value = 1.0
+        filled = features.new_full([loops, features.size(1)], fill_value)
     return torch.cat([features, filled])
 
 

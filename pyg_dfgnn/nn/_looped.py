@@ -17,6 +17,11 @@ from ._linears import combine_heads, linears
 class LoopedConv(FusedConv):
     """A layer with ``attend_weighted``, and ``attend`` for calls that it does not take."""
 
+    def __prepare_scriptable__(self) -> FusedConv:
+        if self.fill_value is None:  # as PyG's add_self_loops has it
+            self.fill_value = 1.0
+        return super().__prepare_scriptable__()
+
     def graph_of(
         self,
         edge_index: Union[Tensor, SparseTensor, Graph],
