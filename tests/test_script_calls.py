@@ -66,6 +66,16 @@ def test_edge_features_in_autocast(layer, dtype, device):
     torch.testing.assert_close(result.float(), expected.float(), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("layer", ["GATConv", "GATv2Conv"])
+def test_no_fill_value(layer, device):
+    x, edge_index = reversed(square("hub", device))
+    edge_attr = torch.rand(edge_index.size(1), 3, device=device)
+    conv = make(pyg_dfgnn.nn, layer, edge_dim=3, fill_value=None).to(device)
+    expected = conv(x, edge_index, edge_attr)
+    scripted = torch.jit.script(OnFeatures(conv))
+    torch.testing.assert_close(scripted(x, edge_index, edge_attr), expected)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_autocast(layer, device):
     x, edge_index = reversed(square("hub", device))

@@ -18,7 +18,7 @@ class LoopedConv(FusedConv):
     """A layer with ``attend_weighted``, and ``attend`` for calls that it does not take."""
 
     def __prepare_scriptable__(self) -> FusedConv:
-        if self.fill_value is None:  # as PyG's add_self_loops has it
+        if getattr(self, "fill_value", None) is None:  # as PyG's add_self_loops has it
             self.fill_value = 1.0
         return super().__prepare_scriptable__()
 
