@@ -21,7 +21,7 @@ constexpr int warps_per_multiprocessor() {
     return kFew ? warps_here<S>(20, 16) : warps_here<S>(S::kLanes == 2 ? 20 : 24, 20);
   }
   if (!kFew) return warps_here<S>(28);
-  const bool has_long_steps = kRows && S::kLanes == 8;  // of eight entries
+  const bool has_long_steps = kRows && S::kLanes == 8;  // GATv2's, of eight entries
   return kHas16Bits || has_long_steps ? warps_here<S>(20) : warps_here<S>(24, 12);
 }
 

@@ -28,7 +28,7 @@ struct Typed : Attention {
         dropout_kept(static_cast<A>(a.dropout_p < 1.0 ? 1.0 / (1.0 - a.dropout_p) : 0.0)) {}
 
   __device__ __forceinline__ int64_t scalar(int64_t node_or_edge, int h) const { return node_or_edge * heads + h; }
-  // The same of what pmf keeps of edges, head after head: its kernels take one at a time.
+  // The same of what pmf keeps of edges, head after head: most of its kernels take one at a time.
   __device__ __forceinline__ int64_t kept(int64_t edge, int h) const { return h * num_edges + edge; }
 
   // Row of head h of a node in one of the feature arrays.

@@ -61,7 +61,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
     const bool is_whole = !kOwnRows || first + kStep / 2 < longest;  // else half of the step is past the end
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {
-      if (u == kStep / 2 && !is_whole) break;
+      if (!steps.has(u, is_whole)) break;
       const int from = steps.of(safe, u);
       if (kLoadsOthers) others[u] = other_row(from);
       if (kLoadsValues) values[u] = other_value_row(from);
@@ -76,12 +76,13 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
       const int64_t position = position_of(first + steps.own(x));
       return kRows ? position : clamp_to(a.perm[position], a.num_edges - 1);
     });
-    const auto is_there = [&](int u) { return u < kStep / 2 || is_whole; };
-    if (!kAdditive) steps.sum_lanes(dot, [&](int u) { return is_there(u) ? pair(own, others[u]) : A(0); });
+    if (!kAdditive) {
+      steps.sum_lanes(dot, [&](int u) { return steps.has(u, is_whole) ? pair(own, others[u]) : A(0); });
+    }
     steps.sum_lanes(dp, [&](int u) {
       const auto& left = kShared && !kRows ? own : own_value;
       const auto& right = kShared && kRows ? others[u] : values[u];
-      return is_there(u) ? left.dot(right) : A(0);
+      return steps.has(u, is_whole) ? left.dot(right) : A(0);
     });
     A weight[kSlots], operand[kSlots];
 #pragma unroll
@@ -98,17 +99,17 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
       operand[x] = d.operand;
       if (kAdditive && is_own) grad_scalar += d.operand;
       if (stores && is_own && heads.live) {
-        const int64_t place = a.scalar(position_of(t), h);
+        const int64_t position = position_of(t), place = a.scalar(position, h);
         if (g.bias) static_cast<A*>(g.bias)[place] = d.ds;
         if (g.a_edge) static_cast<A*>(g.a_edge)[place] = d.operand;
-        if (store.pairs) store.pairs[a.kept(position_of(t), h)] = pair_of<score>(d, own_term);
+        if (store.pairs) store.pairs[a.kept(position, h)] = pair_of<score>(d, own_term);
       }
       if constexpr (score == Score::cosine) operand[x] *= term[x];
       if (!kRows && node[x] == kNoNode) weight[x] = operand[x] = A(0);  // gathered was the first row
     }
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {
-      if (u == kStep / 2 && !is_whole) break;
+      if (!steps.has(u, is_whole)) break;
       const bool adds = first + steps.of_group(u) < size;
       if constexpr (!kRows) add_if(adds, grad_value, steps.of(weight, u), values[u]);
       if constexpr (!kAdditive) {

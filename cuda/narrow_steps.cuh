@@ -93,6 +93,9 @@ struct NarrowSteps {
   __device__ __forceinline__ int own(int x) const { return heads.entry(x * kOwners + heads.lane % kOwners); }
   __device__ __forceinline__ int of_group(int u) const { return heads.entry(u); }
 
+  // Whether the group's u-th is in a step that is whole, or half a one.
+  __device__ __forceinline__ static bool has(int u, bool is_whole) { return u < kStep / 2 || is_whole; }
+
   // Nodes of the lane's entries of the step that begins with entry `first`; past the row's last, that one again.
   __device__ __forceinline__ void load(const EntryNodes& nodes, int first, int last, int (&next)[kSlots]) const {
 #pragma unroll

@@ -92,7 +92,8 @@ constexpr int64_t kMemoryToStored = 32;
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 constexpr int64_t kCompete = 1 << 24, kFitsAlone = 1 << 26;  // bytes of K, and of V, in the L2 cache
 
-// Whether logits, or pairs of numbers (pmf_bwd), of so many bytes may be stored: of a GPU a share of its memory.
+// Whether logits, or pairs of numbers (pmf_bwd, which has half as many more but of additive scores), of so many bytes
+// may be stored: of a GPU a share of its memory.
 bool may_store(int64_t bytes, [[maybe_unused]] const at::Device& device) {
   if (bytes <= kStoredBytes) return true;
 #ifdef DFGNN_WITH_CUDA
@@ -313,9 +314,9 @@ bool pmf_is_cheaper(const Attention& attention, Pass pass) {
   if (attention.score == Score::additive_v2 || has_narrow_heads(attention)) return false;
   const int64_t numbers = attention.num_edges() * attention.heads() * (pass == Pass::forward ? 1 : 2);
   const int64_t stored = numbers * (attention.value.element_size() == 8 ? 8 : 4);
-  if (!may_store(stored, attention.value.device())) return false;
-  if (pass == Pass::forward) return pmf_is_cheaper_forward(attention);
-  return pmf_is_cheaper_backward(attention, stored <= kStoredBytesNearCache);
+  const bool is_cheaper = pass == Pass::forward ? pmf_is_cheaper_forward(attention)
+                                                : pmf_is_cheaper_backward(attention, stored <= kStoredBytesNearCache);
+  return is_cheaper && may_store(stored, attention.value.device());
 }
 
 Method choose_automatically(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {

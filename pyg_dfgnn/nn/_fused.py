@@ -209,6 +209,8 @@ class FusedConv(MessagePassing):
             return False
         weight = self.lin_edge.weight
         if must_fit:
+            if edge_attr.layout != torch.strided:
+                raise ValueError(f"edge_attr: expected a dense tensor, got {edge_attr.layout}")
             check_features(edge_attr, weight, graph)
         return (
             has_shape_of_features(edge_attr, weight, graph)
@@ -229,6 +231,7 @@ class FusedConv(MessagePassing):
             not self.has_own_steps
             and self.node_dim in (0, -2)
             and type(self.aggr_module) is SumAggregation
+            and not is_watched(self.aggr_module)
         )
 
     @torch.jit.unused
@@ -241,7 +244,6 @@ class FusedConv(MessagePassing):
         """Whether there are hooks that the operators do not know."""
         return (
             any(getattr(self, hooks) for hooks in _HOOKS)
-            or is_watched(self.aggr_module)
             or getattr(self.propagate, "__func__", None) is not type(self)._jinja_propagate
         )
 
@@ -299,7 +301,6 @@ def is_watched(module: torch.nn.Module) -> bool:
         or module._backward_pre_hooks
         or module._backward_hooks
         or "forward" in vars(module)
-        or torch.nn.modules.module._has_any_global_hook()
     )
 
 
@@ -310,6 +311,7 @@ def is_linear(layer: Optional[torch.nn.Module]) -> bool:
         and type(layer) in (torch.nn.Linear, torch_geometric.nn.Linear)
         and not any(name in vars(layer) for name in ("weight", "bias"))
         and not is_watched(layer)
+        and not torch.nn.modules.module._has_any_global_hook()
     )
 
 

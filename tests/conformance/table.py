@@ -132,7 +132,7 @@ TABLES: dict[str, list[Row]] = {
         option("add_self_loops", False),
         Row("`edge_dim`", ("edge_dim",), {"edge_dim": 2}, {"edge_attr": (2,)}),
         fill("`'mean'`", "mean"),
-        fill("`'add'`, `'mul'`, `'min'`, `'max'`", "max"),
+        fill("`'add'`, `'mul'`, `'min'`, `'max'`, `'amin'`, `'amax'`", "max"),
         fill("a number", 0.5),
         fill("a tensor", "tensor"),
         option("attention_type", "MX"),
