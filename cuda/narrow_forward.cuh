@@ -71,7 +71,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     const bool is_whole = !kOwnRows || first + kStep / 2 < longest;  // else half of the step is past the end
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {
-      if (!steps.has(u, is_whole)) break;
+      if (u == kStep / 2 && !is_whole) break;
       const int from = steps.of(safe, u);
       if (kNeedsDots) sources[u] = src_row(from);
       if (!kShared) values[u] = value_row(from);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     const EntryTerms<score, A, kSlots> terms(a, dropout, h,
                                              [&](int x) { return edges.begin + min(first + steps.own(x), last); });
     if constexpr (kNeedsDots) {
-      steps.sum_lanes(s, [&](int u) { return steps.has(u, is_whole) ? pair(own, sources[u]) : A(0); });
+      steps.sum_lanes(s, [&](int u) { return Steps::has(u, is_whole) ? pair(own, sources[u]) : A(0); });
     }
     A largest = m;
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
     }
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {
-      if (!steps.has(u, is_whole)) break;
+      if (u == kStep / 2 && !is_whole) break;
       const A weight = steps.of(s, u);
       add_if(first + steps.of_group(u) < size, out, weight, kShared ? sources[u] : values[u]);
     }

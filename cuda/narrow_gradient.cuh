@@ -61,7 +61,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
     const bool is_whole = !kOwnRows || first + kStep / 2 < longest;  // else half of the step is past the end
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {
-      if (!steps.has(u, is_whole)) break;
+      if (u == kStep / 2 && !is_whole) break;
       const int from = steps.of(safe, u);
       if (kLoadsOthers) others[u] = other_row(from);
       if (kLoadsValues) values[u] = other_value_row(from);
@@ -77,12 +77,12 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
       return kRows ? position : clamp_to(a.perm[position], a.num_edges - 1);
     });
     if (!kAdditive) {
-      steps.sum_lanes(dot, [&](int u) { return steps.has(u, is_whole) ? pair(own, others[u]) : A(0); });
+      steps.sum_lanes(dot, [&](int u) { return Steps::has(u, is_whole) ? pair(own, others[u]) : A(0); });
     }
     steps.sum_lanes(dp, [&](int u) {
       const auto& left = kShared && !kRows ? own : own_value;
       const auto& right = kShared && kRows ? others[u] : values[u];
-      return steps.has(u, is_whole) ? left.dot(right) : A(0);
+      return Steps::has(u, is_whole) ? left.dot(right) : A(0);
     });
     A weight[kSlots], operand[kSlots];
 #pragma unroll
@@ -109,7 +109,7 @@ __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& 
     }
 #pragma unroll
     for (int u = 0; u < kStep; ++u) {
-      if (!steps.has(u, is_whole)) break;
+      if (u == kStep / 2 && !is_whole) break;
       const bool adds = first + steps.of_group(u) < size;
       if constexpr (!kRows) add_if(adds, grad_value, steps.of(weight, u), values[u]);
       if constexpr (!kAdditive) {
