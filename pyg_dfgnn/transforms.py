@@ -268,11 +268,11 @@ class PrecomputedData(Data):
 
     def _side_by_side(self) -> SideBySide:
         ptr = self._store.first_nodes()
-        if ptr is None:  # of a batch of batches PyG's are the batches' first nodes
+        if ptr is None:  # a batch of batches, to which PyG gives none; a dataset
+            graphs, got = self._store[WORK].size(0) // GRAPH, self._store.get("ptr")
             raise ValueError(
-                "ptr: expected the first node of each graph of the batch, and the end, got "
-                f"{list(self._store['ptr'].shape) if 'ptr' in self._store else None} for "
-                f"{self._store[WORK].size(0) // GRAPH} graphs"
+                f"ptr: expected the first nodes of {graphs} graphs, and their end, got "
+                f"{getattr(got, 'shape', got)}: make a batch of graphs, not of batches"
             )
         blocks = -(-(self._store[WORK].size(0) % GRAPH) // WORK_PER_BLOCK)
         return SideBySide(self._store[DEGREES], self._store[PERM], ptr, blocks)
