@@ -186,6 +186,10 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         ({"num_edges": 1 << 20, "heads": 8, "head_dim": 32}, "smmf"),  # several heads a warp
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 128}, "pmf"),  # one matrix at a time
         (LONG | {"heads": 9, "head_dim": 128}, "smmf"),  # 72 MiB
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 512}, "pmf"),
+        ({"num_edges": 1 << 20, "heads": 9, "head_dim": 516}, "smmf"),
+        ({"num_edges": 1 << 20, "heads": 128, "head_dim": 36}, "pmf"),
+        ({"num_edges": 1 << 20, "heads": 129, "head_dim": 36}, "smmf"),  # more than 1 GiB
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64}, "pmf"),
         ({"num_edges": 1 << 20, "heads": 9, "head_dim": 64, "score": "cosine"}, "pmf"),
         (LONG | {"heads": 9, "head_dim": 64, "score": "cosine"}, "smmf"),
@@ -231,6 +235,8 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (HALF | {"head_dim": 64, "num_edges": 1 << 19, "score": "cosine"}, "pmf"),
         (HALF | {"head_dim": 64, "num_edges": 1 << 19, "score": "cosine", "heads": 2}, "smmf"),
         (HALF | {"head_dim": 64, "score": "cosine"}, "smmf"),
+        (HALF | {"head_dim": 256, "num_edges": 1 << 19, "score": "cosine"}, "pmf"),
+        (HALF | LONG | {"head_dim": 256, "score": "cosine"}, "smmf"),
         (HALF | {"head_dim": 64, "score": "additive"}, "pmf"),
         (HALF | {"num_edges": 12 << 10, "score": "additive"}, "pmf"),
         (HALF | {"num_edges": (12 << 10) - 1, "score": "additive"}, "smmf"),
