@@ -6,7 +6,7 @@
 
 #include "dropout.cuh"
 #include "logit.cuh"
-#include "row_groups.cuh"
+#include "shared_sums.cuh"
 #include "warp_heads.cuh"
 
 namespace dfgnn::cuda {
@@ -107,6 +107,7 @@ struct NarrowSteps {
   __device__ __forceinline__ X of(const X (&x)[kSlots], int u) const {
     return heads.of_round(x[u / kOwners], u % kOwners);
   }
+
   // Of the lane's entries, product(u) of the group's u-th, summed up over the lanes.
   template <class A, class Product>
   __device__ __forceinline__ static void sum_lanes(A (&sums)[kSlots], const Product& product) {

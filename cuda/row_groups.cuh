@@ -10,17 +10,6 @@
 
 namespace dfgnn::cuda {
 
-// kCount sums at once over each group of kLanes lanes: lane l of a group has that of number l % kCount.
-template <int kLanes, int kCount, class A>
-__device__ __forceinline__ A transposed_sum(A (&x)[kCount]) {
-  static_assert(kCount <= kLanes && (kCount & (kCount - 1)) == 0);
-  share_sums<kCount / 2, 1>(x);
-  A sum = x[0];
-#pragma unroll
-  for (int offset = kCount; offset < kLanes; offset *= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
-  return sum;
-}
-
 // Rows of shape W, kVectors of a lane in flight.
 template <class W_, int kVectors>
 struct RowGroups {

@@ -42,6 +42,17 @@ __device__ __forceinline__ int share_sums(A (&x)[kCount]) {
   return share_held<kFrom, kTo, kCount>(x);
 }
 
+// kCount sums at once over each group of kLanes lanes: lane l of a group has that of number l % kCount.
+template <int kLanes, int kCount, class A>
+__device__ __forceinline__ A transposed_sum(A (&x)[kCount]) {
+  static_assert(kCount <= kLanes && (kCount & (kCount - 1)) == 0);
+  share_sums<kCount / 2, 1>(x);
+  A sum = x[0];
+#pragma unroll
+  for (int offset = kCount; offset < kLanes; offset *= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  return sum;
+}
+
 // Sums over `lanes` >= kCount neighbouring lanes of each of kCount numbers, a power of two: of the n-th, where the
 // lanes are as many parts, to those of the n-th part.
 template <int kCount, class A>

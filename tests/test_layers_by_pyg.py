@@ -209,8 +209,10 @@ def test_counted_operations(fused):
 def test_edge_features_made_otherwise(layer, how):
     ours, theirs = pair(layer, edge_dim=3)
     edge_index, x = square("hub")
+    edge_attr = torch.randn(edge_index.size(1), 3)
     with doubled(how, ours.lin_edge, theirs.lin_edge):
-        assert_same_call(ours, theirs, x, edge_index, torch.randn(edge_index.size(1), 3))
+        assert_same_call(ours, theirs, x, edge_index, edge_attr)
+        torch.testing.assert_close(ours(x, edge_index, edge_attr), theirs(x, edge_index, edge_attr))
 
 
 @pytest.mark.parametrize("layer", EDGE_LAYERS)

@@ -339,7 +339,7 @@ def test_batch_of_batches():
     batch = Batch.from_data_list(prepare())
     with pytest.raises(TypeError, match=r"^data: expected .*Batch"):
         PrecomputeGraph()(batch)
-    with pytest.raises(ValueError, match=r"^ptr: expected .* of \d+ graphs"):
+    with pytest.raises(ValueError, match=r"^ptr: expected .* of \d+ graphs, .*got None"):
         _ = Batch.from_data_list([batch, batch]).edge_index
 
 

@@ -83,9 +83,8 @@ def with_loops(
             value = value.view(-1, 1)
         filled = value.expand(loops, features.size(1))
     else:
-        if not torch.jit.is_scripting():  # noqa: SIM102 (LoopedConv has put a number there)
-            if fill_value is None:
-                fill_value = 1.0
+        if not torch.jit.is_scripting():  # LoopedConv puts a number into scripts
+            fill_value = 1.0 if fill_value is None else fill_value
         filled = features.new_full([loops, features.size(1)], fill_value)
     return torch.cat([features, filled])
 
