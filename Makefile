@@ -4,6 +4,8 @@
 # make lint      ruff, mypy, clang-format; `make format` applies what they can mend
 # make kernels   compiles cuda/ with nvcc alone: neither torch nor a GPU is needed
 # make cuda-dev  build/cuda211/libdfgnn.so for KERNEL_ARCH, against a CUDA build of torch in VENV, which is left as it is
+#                (both take cmake from the PATH)
+# make clean     removes what was built, and .venv where that is VENV
 #
 # PYTHON  the Python to start from (default python3). If it has torch, that torch is used; else TORCH is installed.
 # VENV    the virtual environment that is created for it, or an existing one (default .venv); VENV=system: none,
@@ -86,4 +88,4 @@ cuda-dev:
 	cmake --build build/cuda211 --parallel $(JOBS)
 
 clean:
-	rm -rf build dist *.egg-info pyg_dfgnn/lib .venv
+	rm -rf build dist *.egg-info pyg_dfgnn/lib $(STAMPS) $(filter .venv,$(VENV))

@@ -12,6 +12,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from . import _cache
+from ._dtype_names import dtype_name
 
 # What the cache knows an edge_index by whose structure is prepared, see transforms.py.
 PREPARED = ("prepared",)
@@ -188,7 +189,7 @@ def describe(edge_index: Union[Tensor, SparseTensor]) -> str:
     if isinstance(edge_index, SparseTensor):
         return f"a SparseTensor of size [{edge_index.size(0)}, {edge_index.size(1)}]"
     if isinstance(edge_index, Tensor):
-        words = f"a tensor of {edge_index.dtype} and shape {edge_index.shape}"
+        words = f"a tensor of {dtype_name(edge_index)} and shape {edge_index.shape}"
         return words if torch.jit.is_scripting() else words + _details(edge_index)
     return "neither" if torch.jit.is_scripting() else f"a {type(edge_index).__name__}"
 
@@ -410,6 +411,7 @@ def _resident_takes(g: Graph) -> bool:
     as ``backward_bytes`` of resident_geometry.h has it)."""
     nodes, edge_bytes = g.tile_nodes, 64 * g.tile_batches
     needed = max(128 * (nodes + 1), 3 * edge_bytes + 2 * nodes + 16) + 3 * edge_bytes + 9 * nodes
+    needed += max(edge_bytes // 2, 8 * nodes)
     return nodes >= 0 and g.num_dst >= 300 * nodes and needed + 96 <= 232192
 
 

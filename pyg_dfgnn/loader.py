@@ -210,8 +210,10 @@ class DeviceLoader(torch.utils.data.DataLoader):
         **options: Any,
     ) -> None:
         for name in HOST_OPTIONS:
-            if options.pop(name, None):
-                raise TypeError(f"{name}: expected none, as nothing is read from the host")
+            if value := options.pop(name, None):
+                raise TypeError(
+                    f"{name}: expected none, as nothing is read from the host, got {value!r}"
+                )
         if not isinstance(dataset, DeviceDataset):
             device = "cuda" if device is None else device
             dataset = DeviceDataset(dataset, device, follow_batch, exclude_keys)

@@ -41,8 +41,9 @@ STRUCTURE = frozenset((DEGREES, PERM, WORK))
 INT16_EDGES = 0xFFFF  # stored without sign
 
 SOME_GRAPHS = (
-    "edge_index: another one was set after PrecomputeGraph in some graphs of a batch; set one in "
-    "all of them, or apply it again"
+    "edge_index: another one was set, or edges were taken out, after PrecomputeGraph, of some "
+    "graphs of a batch or by a sampler; apply it again, set one in all graphs, or store it, too: "
+    "PrecomputeGraph(remove_edge_index=False)"
 )
 
 

@@ -355,3 +355,17 @@ def test_numbers_of_nodes_are_ints():
     assert (graph.num_src, graph.num_dst) == (60, 61)
     with pytest.raises(TypeError, match="num_src"):
         build_graph(edge_index, 60.0, 61)  # though there is the same of an int
+
+
+def test_scripted_errors_name_dtypes():
+    def build(edge_index: torch.Tensor) -> Graph:
+        return build_graph(edge_index, 3, 3)
+
+    scripted = torch.jit.script(build)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.complex64):
+        edge_index = torch.zeros(2, 3, dtype=dtype)
+        name = r"dtype \d+" if dtype == torch.complex64 else str(dtype)
+        with pytest.raises(torch.jit.Error, match=f"a tensor of {name} and shape"):
+            scripted(edge_index)
+        with pytest.raises(ValueError, match=f"a tensor of {dtype} and shape"):
+            build_graph(edge_index, 3, 3)

@@ -33,6 +33,20 @@ def test_lazy_initialisation(name, in_channels):
     assert_same_call(ours, theirs, x, edge_index)
 
 
+@pytest.mark.parametrize("name", ["transformer", "gat", "gat_residual", "gatv2"])
+def test_first_call_of_a_lazy_layer_in_a_checkpoint(name):
+    """It keeps what the second keeps."""
+    ours, theirs = variant(name, in_channels=-1)
+    edge_index, x = square("hub")
+    results = []
+    for conv in (ours, theirs):
+        torch.manual_seed(5)
+        out = torch.utils.checkpoint.checkpoint(conv, x, edge_index, use_reentrant=False)
+        out.sum().backward()
+        results.append([out, *(p.grad for p in conv.parameters())])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
 def test_lazy_layers_draw_the_same_weights(layer):
     """In PyG's order, that of features of edges among them."""

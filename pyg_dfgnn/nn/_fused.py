@@ -16,6 +16,7 @@ from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.typing import SparseTensor
 
 from .. import _library
+from .._dtype_names import dtype_name
 from ..graph import Graph, build_graph, is_convertible
 from ._dtypes import is_autocast, is_half
 from ._edges import num_edges
@@ -276,7 +277,10 @@ def check_features(edge_attr: Tensor, weight: Tensor, graph: Graph) -> None:
             f"edge_attr: expected [E, edge_dim] = {expected}, got shape {list(edge_attr.shape)}"
         )
     if not has_dtype_of(edge_attr, weight):
-        raise ValueError("edge_attr: expected the dtype of lin_edge's weight, got another one")
+        raise ValueError(
+            f"edge_attr: expected the dtype of lin_edge's weight, {dtype_name(weight)}, "
+            f"got {dtype_name(edge_attr)}"
+        )
 
 
 def check_method(method: str) -> None:

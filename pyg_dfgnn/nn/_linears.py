@@ -5,9 +5,10 @@ biases are up to half of the time of a layer on a GPU.
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, TypeGuard
 
 import torch
+import torch_geometric.nn
 from torch import Tensor
 
 from ._dtypes import in_dtype, is_autocast
@@ -30,6 +31,8 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
     difference, or there is none."""
     if not has_operators(x):
         return None
+    for layer in layers:
+        _initialize(layer, x)
     weights, biases, are_trained = [], [], set()
     for layer in layers:
         if not is_linear(layer):
@@ -54,6 +57,17 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
     if len(are_trained) > 1 and torch.is_grad_enabled() and not x.requires_grad:
         return None  # all results of one operator require gradients, or none
     return torch.ops.dfgnn.linears(x, weights, biases)
+
+
+def _initialize(layer: torch.nn.Module, x: Tensor) -> None:
+    """Sizes a lazy layer, as its hook does where it is called: its first call goes the way of all
+    others then, which checkpoints compare with it."""
+    if is_lazy(layer):
+        layer.initialize_parameters(layer, (x,))
+
+
+def is_lazy(layer: Optional[torch.nn.Module]) -> TypeGuard[torch_geometric.nn.Linear]:
+    return type(layer) is torch_geometric.nn.Linear and hasattr(layer, "_hook")
 
 
 def concat_or_mean(out: Tensor, width: Optional[int], dtype: torch.dtype) -> Tensor:

@@ -47,7 +47,8 @@ class LoopedConv(FusedConv):
         if self.add_self_loops:
             if self.edge_dim is not None:
                 raise NotImplementedError(
-                    "edge_index: a SparseTensor together with edge features and self-loops"
+                    "edge_index: expected a tensor, as there are self-loops and edge features, "
+                    "got a SparseTensor"
                 )
             adj_t = torch_sparse.set_diag(adj_t)
         weighted: Optional[tuple[Tensor, Tensor]] = None

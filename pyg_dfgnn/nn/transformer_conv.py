@@ -20,7 +20,7 @@ from ..ops import (
 from ._dtypes import dtype_of_sums, in_dtype, in_dtype_of
 from ._edges import attention_weights, edge_features
 from ._fused import FusedConv, Given, NotGiven, no_fused_path, wide
-from ._linears import by_operator, combine_heads, concat_or_mean, linears
+from ._linears import by_operator, combine_heads, concat_or_mean, is_lazy, linears
 
 if typing.TYPE_CHECKING:
     from typing import overload
@@ -164,7 +164,7 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
     def project_at_once(self, x: PairTensor) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
         """The same by an operator for each of ``x`` where that will do."""
         layers = [self.lin_query, self.lin_key, self.lin_value]
-        if x[0] is x[1]:
+        if x[0] is x[1] and not is_lazy(self.lin_edge):
             made = by_operator([*layers, self.lin_skip] if self.root_weight else layers, x[0])
             if made is not None:
                 query, key, value, *root = made

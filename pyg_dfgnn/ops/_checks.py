@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .._dtype_names import dtype_name
 from ..graph import Graph
 
 
@@ -23,5 +24,5 @@ def check_logits(logits: Tensor, graph: Graph) -> None:
     if not is_right or logits.size(0) != graph.col.size(0) or logits.size(1) < 1:
         raise RuntimeError(
             f"logits: expected floating point numbers of shape [E, heads], "
-            f"E = {graph.col.size(0)}, got {logits.dtype} of shape {logits.shape}"
+            f"E = {graph.col.size(0)}, got {dtype_name(logits)} of shape {logits.shape}"
         )

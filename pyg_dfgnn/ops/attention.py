@@ -5,6 +5,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from .._dtype_names import dtype_name
 from ..graph import Graph
 from ._checks import check_logits, check_nodes
 
@@ -77,9 +78,9 @@ def message_attention(
     ``s = scale · q_i·(k_j + W f_e)`` and, in the place of ``v_j``, ``v_j + W f_e``.
 
     That of the graph transformer (Shi et al., Masked Label Prediction, 2021). On CUDA it is fused
-    where a head has 16, 32, 64 or 128 features, all heads have 256 at the most, and an edge has no
-    more than half a head's, in half precision a head's (float64: 8 to 64, and 128); else it is
-    :func:`message_sddmm`, :func:`edge_softmax` and :func:`message_spmm`.
+    for the sizes that docs/operators.md lists (a head of 8 to 128 features, a power of two, and
+    some features an edge); else it is :func:`message_sddmm`, :func:`edge_softmax` and
+    :func:`message_spmm`.
 
     Args:
         q: ``[num_dst, heads, head_dim]``.
@@ -273,7 +274,8 @@ def logits_attention(
         raise RuntimeError(f"v: expected shape [N_src, {heads}, head_dim], got {v.shape}")
     if logits.dtype != v.dtype and logits.dtype != torch.float32:
         raise RuntimeError(
-            f"logits: expected the dtype of v ({v.dtype}) or float32, got {logits.dtype}"
+            f"logits: expected the dtype of v ({dtype_name(v)}) or float32, "
+            f"got {dtype_name(logits)}"
         )
     a_dst, a_src = logits.new_zeros(graph.num_dst, heads), logits.new_zeros(graph.num_src, heads)
     return additive_attention(

@@ -96,7 +96,8 @@ def additive_v2_logits(
         RuntimeError: as all; or of ``features`` without ``weight``, and the other way round.
     """
     if (features is None) != (weight is None):
-        raise RuntimeError("features, weight: expected both of them or none, got one")
+        got = "features" if weight is None else "weight"
+        raise RuntimeError(f"features, weight: expected both of them or none, got {got} alone")
     check_nodes("x_dst", x_dst, 3, graph.num_dst)
     check_nodes("x_src", x_src, 3, graph.num_src)
     return torch.ops.dfgnn.additive_v2_logits(

@@ -33,5 +33,11 @@ def test_operators_know_no_python():
 
 
 @pytest.mark.parametrize("folder", ["cuda", "pyg_dfgnn/csrc"])
+def test_nothing_prints(folder):
+    found = lines_with(r"\b(f?printf|puts)\s*\(|\bstd::(cout|cerr|clog)\b", folder)
+    assert [line for line in found if "if (log_enabled())" not in line] == []
+
+
+@pytest.mark.parametrize("folder", ["cuda", "pyg_dfgnn/csrc"])
 def test_nothing_exits_or_aborts(folder):
     assert lines_with(r"\b(exit|abort|assert)\s*\(", folder) == []
