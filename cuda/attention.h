@@ -15,6 +15,10 @@ namespace dfgnn::cuda {
 enum class Type { f32, f16, bf16, f64 };
 enum class Score { dot, cosine, additive, additive_v2 };
 
+// Whether the value is src, so that one row a source serves both.
+template <Score score>
+inline constexpr bool kValueIsSrc = score == Score::cosine || score == Score::additive_v2;
+
 // int32 or int64 indices; the branch is uniform and costs nothing beside the gather that follows.
 struct Index {
   const void* data = nullptr;

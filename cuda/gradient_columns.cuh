@@ -1,7 +1,7 @@
 // Columns of pmf's backward pass: the gradients of src and value from the pairs that the rows left
-// (gradient_rows.cuh), two weighted sums of rows, one after the other, so that the rows of one matrix alone compete for
-// the caches. Pairs lie in the order of the rows: the first sum, which fetches them, leaves the second its weights in
-// the order of the columns.
+// (gradient_rows.cuh), two weighted sums of rows, with GATv2's scores of slopes, one after the other, so that the rows
+// of one matrix alone compete for the caches. Pairs lie in the order of the rows: the first sum, which fetches them,
+// leaves the second its weights in the order of the columns.
 #pragma once
 
 #include "gradient_sides.cuh"
@@ -33,12 +33,21 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   constexpr bool kAdditive = score == Score::additive, kOfValue = summed == Summed::grad_out;
   // What is not waited for of the next batch: on tensor cores its numbers, on vectors what is made of these, if
   // registers hold them until then.
-  constexpr bool kByVectors = std::is_same_v<Sum, VectorSum<S>>, kAhead = !kAdditive || !kByVectors;
+  constexpr bool kOfSlopes = std::is_same_v<Sum, SlopeSum<S>>;
+  constexpr bool kByVectors = std::is_same_v<Sum, VectorSum<S>> || kOfSlopes, kAhead = !kAdditive || !kByVectors;
   using Next = std::conditional_t<kByVectors, NextIndex, LoadedIndex>;
   auto& batch = warp_storage<typename Sum::Batch>();
   const int lane = threadIdx.x;
   const typename Sum::Reader row(a, kOfValue ? g.grad_out : a.dst, h, Sum::lane());
-  Sum sum(batch);
+  Sum sum = [&] {
+    if constexpr (kOfSlopes) {
+      RowSlopes<typename Sum::W> slopes{Slopes(a.slope_below_zero)};
+      slopes.own.load(a.features(a.src, j, h), Sum::lane(), a.head_dim);
+      return Sum(batch, slopes);
+    } else {
+      return Sum(batch);
+    }
+  }();
   A grad_scalar = A(0), number = A(0);
   Next next_node, next_position;
   int node = 0;
@@ -91,9 +100,14 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   }
 }
 
+template <class S, class Sum>
+constexpr int columns_warps() {
+  return warps_here<S>(std::is_same_v<Sum, SlopeSum<S>> && sizeof(typename S::T) == 2 ? 20 : 24);
+}
+
 template <Summed summed, Score score, class S, class Sum>
-__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogether<S>),
-                                  blocks_at_once(warps_here<S>(24), kUnitsTogether<S>))
+__global__ void __launch_bounds__(block_threads(columns_warps<S, Sum>(), kUnitsTogether<S>),
+                                  blocks_at_once(columns_warps<S, Sum>(), kUnitsTogether<S>))
     columns_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g, RowUnits units,
                    typename S::A* slots, const EdgeStore<typename S::A> store) {
   for_units(a.colptr, a.num_src, a.num_edges, units, [&](int j, const Range& entries, int64_t slot) {
@@ -110,9 +124,11 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
       chosen<<<grid, with.block(), with.warps * sum_storage<S>(), stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
     };
     const auto launch_sum = [&]<Summed summed>() {
-      auto *by_vectors = columns_kernel<summed, score, S, VectorSum<S>>, *kernel = by_vectors;
+      constexpr bool kOfSlopes = score == Score::additive_v2 && summed == Summed::dst;
+      using Vectors = std::conditional_t<kOfSlopes, SlopeSum<S>, VectorSum<S>>;
+      auto *by_vectors = columns_kernel<summed, score, S, Vectors>, *kernel = by_vectors;
       decltype(kernel) exact = nullptr;
-      if constexpr (kTensorRows<S>) {
+      if constexpr (kTensorRows<S> && !kOfSlopes) {
         if (has_tensor_sums<S>(a)) {
           kernel = columns_kernel<summed, score, S, TensorSum<S>>;
           exact = by_vectors;

@@ -108,7 +108,7 @@ __device__ __forceinline__ void load_own(const Typed<typename S::T>& a, const Gr
                                          const WarpHeads<S, kOwnRows>& heads, int n, Fragment<S>& own,
                                          Fragment<S>& own_value) {
   const Pass<side> pass{a, g};
-  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
+  constexpr bool kShared = kValueIsSrc<score>;
   if constexpr (score != Score::additive) own.load(a.features(pass.own(), n, heads.head), heads.lane, a.head_dim);
   if constexpr (!kShared || side == Side::rows) {
     own_value.load(a.features(pass.own_value(), n, heads.head), heads.lane, a.head_dim);

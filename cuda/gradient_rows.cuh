@@ -28,11 +28,13 @@ struct StoreDp {
 // By times with 128 features; of very long heads, as many as registers leave room for.
 template <Score score, class S>
 constexpr int row_gradients_warps() {
-  return warps_here<S>(S::kLoop ? 12 : sizeof(typename S::T) == 4 ? 24 : score == Score::additive ? 28 : 20);
+  if (S::kLoop) return warps_here<S>(12);
+  if (sizeof(typename S::T) == 2) return warps_here<S>(score == Score::additive ? 28 : 20);
+  return warps_here<S>(score == Score::additive_v2 && S::kFeatures >= 128 ? 20 : 24);
 }
 
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being
-// there, or of value, which is src with cosine scores.
+// there, or of value, which is src with cosine and GATv2's scores.
 template <Score score, class S, class Groups>
 __global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(), kUnitsTogether<S>),
                                   blocks_at_once(row_gradients_warps<score, S>(), kUnitsTogether<S>))
@@ -48,6 +50,7 @@ __global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(),
   const Dropout dropout(a);
   const Groups groups;
   const RowReader<W> other_row(a, kAdditive ? a.value : a.src, h, groups.lane);
+  const PairScore<score, W, true> pair(a, h, groups.lane);
   for_units(a.rowptr, a.num_dst, a.num_edges, units, [&](int i, const Range& edges, int64_t slot) {
     Fragment<W> grad;
     grad.zero();
@@ -78,7 +81,7 @@ __global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(),
           if (kNodesAhead) nodes = groups.nodes_of(batch.nodes + base + Groups::kStep);
           const int t = base + groups.own();
           A dot = A(0), dp = A(0);
-          if constexpr (!kAdditive) dot = groups.dot(own, rows);
+          if constexpr (!kAdditive) dot = groups.dot(own, rows, pair);
           if constexpr (kHasDp) {
             dp = __shfl_sync(kAllLanes, lane_dp, t);
           } else {
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(),
           const auto d = edge_gradient(s, dp, lse, delta, dropout.factor(e, h));
           const bool is_edge = t < count;
           if (is_edge && groups.is_first()) {
-            grad_scalar += d.operand;
+            if constexpr (kAdditive) grad_scalar += d.operand;
             own_pairs[first + t] = pair_of<score>(d, own_term);
             if (g.bias) static_cast<A*>(g.bias)[a.scalar(e, h)] = d.ds;
             if (kAdditive && g.a_edge) static_cast<A*>(g.a_edge)[a.scalar(e, h)] = d.operand;
@@ -98,7 +101,14 @@ __global__ void __launch_bounds__(block_threads(row_gradients_warps<score, S>(),
             A operand = is_edge ? d.operand : A(0);  // past the end, of the last row again
             if constexpr (score == Score::cosine) operand *= batch.terms[t];
 #pragma unroll
-            for (int u = 0; u < Groups::kRows; ++u) grad.add(groups.of_row(operand, u), rows[u]);
+            for (int u = 0; u < Groups::kRows; ++u) {
+              const A row_operand = groups.of_row(operand, u);
+              if constexpr (score == Score::additive_v2) {
+                pair.add_slopes(grad, row_operand, own, rows[u]);
+              } else {
+                grad.add(row_operand, rows[u]);
+              }
+            }
           }
         }
       }
@@ -121,13 +131,14 @@ cudaError_t launch_rows(const Attention& a, const Gradients& g, void* workspace,
       };
       return launch_units(units, a, a.num_dst, blocks, scratch.counters, stream, kernel, nullptr, launch);
     };
-    if (!goes_by_rows<S>(a)) return launch_kernel(gradients_kernel<Side::rows, score, S>, head_blocks<S>(a.heads), 0);
+    if (!goes_by_rows<score, S>(a))
+      return launch_kernel(gradients_kernel<Side::rows, score, S>, head_blocks<S>(a.heads), 0);
     if constexpr (score == Score::dot) {
       const cudaError_t error =
           launch_row_dots<S>(a, g.grad_out, a.value, StoreDp<T>{store.numbers}, units, scratch.counters, stream);
       if (error != cudaSuccess) return error;
     }
-    return for_row_groups<S>(a.head_dim, [&]<class Groups>() {
+    return for_row_groups<score, S>(a.head_dim, [&]<class Groups>() {
       constexpr size_t kStorage = sizeof(typename NodeBatches<score, T>::Storage);
       return launch_kernel(row_gradients_kernel<score, S, Groups>, a.heads, kStorage);
     });

@@ -42,12 +42,16 @@ template <Side side, Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a, const Gradients& g,
                                                   typename S::A* slots, const EdgeStore<typename S::A>& store,
                                                   const Dropout<typename S::A>& dropout,
-                                                  const PairScore<score, S>& pair, const WarpHeads<S, kOwnRows>& heads,
-                                                  int n, const Range& entries, int64_t slot) {
+                                                  const PairScore<score, S, true>& pair,
+                                                  const WarpHeads<S, kOwnRows>& heads, int n, const Range& entries,
+                                                  int64_t slot) {
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
-  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
+  constexpr bool kShared = kValueIsSrc<score>;
+  constexpr bool kLoadsOthers = !kAdditive, kLoadsValues = !kShared || !kRows;
+  constexpr int kInFlight = sizeof(typename S::T) == 2 ? 4 : 8;  // vectors a lane
+  constexpr int kUnroll = rounds_of_vectors<S>(kInFlight / (kLoadsOthers && kLoadsValues ? 2 : 1));
   const Pass<side> pass{a, g};
   const int h = heads.head, lane = heads.lane;
   const bool needs_position = dropout.active() || a.bias || a.a_edge;
@@ -84,19 +88,28 @@ __device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a,
       lse = a.at(g.lse, a.scalar(lane_safe_node, h));
       delta = a.at(g.delta, a.scalar(lane_safe_node, h));
     }
-    // One entry a group of lanes: what is a row of features each.
-    for (int round = 0; round < rounds; ++round) {
-      const int node = heads.of_round(lane_node, round);
-      Packed<S> other, other_value;
-      if constexpr (!kAdditive) other = other_row(max(node, 0));
-      if constexpr (!kShared || !kRows) other_value = other_value_row(max(node, 0));
-      const auto& left = kShared && !kRows ? own : own_value;
-      const auto& right = kShared && kRows ? other : other_value;
-      const A dot = kAdditive ? A(0) : lanes_sum<S::kLanes>(pair(own, other));
-      const A dp = lanes_sum<S::kLanes>(left.dot(right));
+    // One entry a group of lanes: what is a row of features each, of a few rounds at once.
+    for (int round = 0; round < rounds; round += kUnroll) {
+      int nodes[kUnroll];
+      Packed<S> others[kUnroll], other_values[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {  // past the last round, too, and no branches
+        nodes[u] = heads.of_round(lane_node, round + u);
+        if constexpr (kLoadsOthers) others[u] = other_row(max(nodes[u], 0));
+        if constexpr (kLoadsValues) other_values[u] = other_value_row(max(nodes[u], 0));
+      }
+      A dots[kUnroll], dps[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const auto& left = kShared && !kRows ? own : own_value;
+        const auto& right = kShared && kRows ? others[u] : other_values[u];
+        dots[u] = kAdditive ? A(0) : pair(own, others[u]);
+        dps[u] = left.dot(right);
+      }
+      const A dot = kAdditive ? A(0) : transposed_sum<S::kLanes>(dots), dp = transposed_sum<S::kLanes>(dps);
       const auto s = logit<score>(a, dot, kRows ? n : lane_safe_node, kRows ? lane_node : n, position, h);
       const auto d = edge_gradient(s, dp, lse, delta, keep);
-      const bool is_own = lane == round && round < own_rounds && (kRows || lane_node != kNoNode);
+      const bool is_own = lane >= round && lane < min(round + kUnroll, own_rounds) && (kRows || lane_node != kNoNode);
       if (kAdditive && is_own) grad_scalar += d.operand;
       if (kRows && is_own && heads.live) {
         if (g.bias) static_cast<A*>(g.bias)[a.scalar(position, h)] = d.ds;
@@ -105,14 +118,16 @@ __device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a,
       }
       A operand = d.operand;
       if constexpr (score == Score::cosine) operand *= a.at(pass.other_scale(), a.scalar(lane_safe_node, h));
-      const A row_operand = heads.of_round(operand, round), row_weight = heads.of_round(d.weight, round);
-      if (round >= own_rounds || (!kRows && node == kNoNode)) continue;
-      if constexpr (!kRows) grad_value.add(row_weight, other_value);
-      if constexpr (score == Score::additive_v2) {
 #pragma unroll
-        for (int x = 0; x < Fragment<S>::kSize; ++x) grad.x[x] += row_operand * pair.slope(own[x] + other[x]);
-      } else if constexpr (!kAdditive) {
-        grad.add(row_operand, other);
+      for (int u = 0; u < kUnroll; ++u) {
+        const A row_operand = heads.of_round(operand, round + u), row_weight = heads.of_round(d.weight, round + u);
+        if (round + u >= own_rounds || (!kRows && nodes[u] == kNoNode)) continue;
+        if constexpr (!kRows) grad_value.add(row_weight, other_values[u]);
+        if constexpr (score == Score::additive_v2) {
+          pair.add_slopes(grad, row_operand, own, others[u]);
+        } else if constexpr (!kAdditive) {
+          grad.add(row_operand, others[u]);
+        }
       }
     }
   }
@@ -128,9 +143,9 @@ __device__ __forceinline__ void gradient_wide_row(const Typed<typename S::T>& a,
 template <Side side, Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void gradient_row(const Typed<typename S::T>& a, const Gradients& g, typename S::A* slots,
                                              const EdgeStore<typename S::A>& store,
-                                             const Dropout<typename S::A>& dropout, const PairScore<score, S>& pair,
-                                             const WarpHeads<S, kOwnRows>& heads, int n, const Range& entries,
-                                             int64_t slot) {
+                                             const Dropout<typename S::A>& dropout,
+                                             const PairScore<score, S, true>& pair, const WarpHeads<S, kOwnRows>& heads,
+                                             int n, const Range& entries, int64_t slot) {
   if constexpr (S::kSteps == 1) {
     gradient_narrow_row<side, score>(a, g, slots, store, dropout, pair, heads, n, entries, slot);
   } else {
@@ -148,7 +163,7 @@ __global__ void __launch_bounds__(block_threads(warps_per_multiprocessor<side, s
   const Pass<side> pass{a, g};
   const Dropout dropout(a);
   const WarpHeads<S> heads(a.heads);
-  const PairScore<score, S> pair(a, heads.head, heads.lane);
+  const PairScore<score, S, true> pair(a, heads.head, heads.lane);
   for_units(pass.ptr(), pass.num_own(), a.num_edges, units, [&](int n, const Range& entries, int64_t slot) {
     gradient_row<side, score>(a, g, slots, store, dropout, pair, heads, n, entries, slot);
   });
@@ -160,8 +175,8 @@ __device__ __forceinline__ void gradient_short_row(const Typed<typename S::T>& a
                                                    const Dropout<typename S::A>& dropout,
                                                    const WarpHeads<S, true>& heads, int n, const Range& entries) {
   using A = typename S::A;
-  if constexpr (S::kSteps == 1 || score == Score::cosine || score == Score::additive_v2) {  // or rows are gathered once
-    const PairScore<score, S> pair(a, heads.head, heads.lane);
+  if constexpr (S::kSteps == 1 || kValueIsSrc<score>) {  // or rows are gathered once
+    const PairScore<score, S, true> pair(a, heads.head, heads.lane);
     gradient_row<side, score>(a, g, static_cast<A*>(nullptr), EdgeStore<A>{}, dropout, pair, heads, n, entries, kWhole);
     return;
   }

@@ -37,7 +37,7 @@ __device__ __forceinline__ void forward_narrow_row(const Typed<typename S::T>& a
                                                    typename S::A* piece) {
   using A = typename S::A;
   constexpr bool kNeedsDots = score != Score::additive;
-  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;  // src is the value too
+  constexpr bool kShared = kValueIsSrc<score>;
   using Steps = NarrowSteps<S, kOwnRows, kShared || !kNeedsDots>;
   constexpr int kStep = Steps::kStep, kSlots = Steps::kSlots;
   const Steps steps{heads};

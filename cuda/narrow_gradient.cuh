@@ -10,13 +10,13 @@ template <Side side, Score score, class S, bool kOwnRows>
 __device__ __forceinline__ void gradient_narrow_row(const Typed<typename S::T>& a, const Gradients& g,
                                                     typename S::A* slots, const EdgeStore<typename S::A>& store,
                                                     const Dropout<typename S::A>& dropout,
-                                                    const PairScore<score, S>& pair,
+                                                    const PairScore<score, S, true>& pair,
                                                     const WarpHeads<S, kOwnRows>& heads, int n, const Range& entries,
                                                     int64_t slot) {
   using A = typename S::A;
   constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
-  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
+  constexpr bool kShared = kValueIsSrc<score>;
   constexpr bool kLoadsOthers = !kAdditive, kLoadsValues = !kShared || !kRows;
   using Steps = NarrowSteps<S, kOwnRows, !(kLoadsOthers && kLoadsValues)>;
   constexpr int kStep = Steps::kStep, kSlots = Steps::kSlots;

@@ -1,7 +1,7 @@
 // PMF backward: the gradient of every edge's logit is kept, so that it is made once. The rows write it along with the
 // gradients of dst (gradient_rows.cuh), then those of src and value are two SpMMs by columns (gradient_columns.cuh).
-// Scores and head sizes that these do not take go the long way: an edge-parallel kernel writes the edges' gradients,
-// and the rest is SpMMs.
+// Heads that are longer than a fragment go the long way: an edge-parallel kernel writes the edges' gradients, and the
+// rest is SpMMs.
 #include <algorithm>
 
 #include "edges.cuh"
@@ -14,10 +14,9 @@
 namespace dfgnn::cuda {
 namespace {
 
-// Scores and head sizes that go by rows and columns.
-template <Score score, class S>
+template <class S>
 bool goes_by_rows_and_columns(const Attention& a) {
-  return score != Score::additive_v2 && a.head_dim <= S::kFeatures;
+  return a.head_dim <= S::kFeatures;
 }
 
 // What is kept of the edges, at the beginning of the workspace; and its bytes, a multiple of 16.
@@ -29,7 +28,7 @@ EdgeStore<A> edge_store(const Attention& a, void* workspace) {
 template <Score score, class S>
 size_t edge_store_bytes(const Attention& a) {
   using A = typename S::A;
-  const bool has_numbers = score != Score::additive && goes_by_rows_and_columns<score, S>(a);
+  const bool has_numbers = score != Score::additive && goes_by_rows_and_columns<S>(a);
   const size_t each = sizeof(Pair<A>) + (has_numbers ? sizeof(A) : 0);
   return (static_cast<size_t>(a.num_edges) * a.heads * each + 15) / 16 * 16;
 }
@@ -50,9 +49,9 @@ __global__ void __launch_bounds__(EdgePlan::kThreads)
   for_edge_batches(a, plan, batch, [&](int64_t first, int count) {
     for (int h = 0; h < a.heads; ++h) {
       if constexpr (score != Score::additive) {
-        warp_dots<S, score>(a, a.dst, a.src, h, 0, count, destination, source, [&](int t, A x) { dots[warp][t] = x; });
+        warp_dots<S, score>(a, a.dst, a.src, h, count, destination, source, [&](int t, A x) { dots[warp][t] = x; });
       }
-      warp_dots<S>(a, g.grad_out, a.value, h, 0, count, destination, source, [&](int t, A x) { dps[warp][t] = x; });
+      warp_dots<S>(a, g.grad_out, a.value, h, count, destination, source, [&](int t, A x) { dps[warp][t] = x; });
       __syncwarp();
       if (lane < count) {
         const int64_t e = first + lane, t = a.scalar(e, h);
@@ -110,7 +109,7 @@ size_t pmf_bwd_workspace(const Attention& a) {
   size_t bytes = 0;
   for_score_and_shape(a, [&]<Score score, class S>() {
     bytes = edge_store_bytes<score, S>(a);
-    if (goes_by_rows_and_columns<score, S>(a)) {
+    if (goes_by_rows_and_columns<S>(a)) {
       bytes += std::max(scratch_bytes<Side::rows, score, S>(a), scratch_bytes<Side::columns, score, S>(a));
     } else {
       const int64_t numbers = int64_t{a.heads} * a.head_dim;
@@ -124,14 +123,10 @@ size_t pmf_bwd_workspace(const Attention& a) {
 cudaError_t pmf_bwd(const Attention& given, const Gradients& g, void* workspace, cudaStream_t stream) {
   const Attention a = without_edges_to_nowhere(given);
   return for_score_and_shape(a, [&]<Score score, class S>() {
-    if constexpr (score == Score::additive_v2) {
-      return launch_by_edges<score, S>(a, g, workspace, stream);
-    } else {
-      if constexpr (S::kLoop) {  // all other shapes have room for a head
-        if (!goes_by_rows_and_columns<score, S>(a)) return launch_by_edges<score, S>(a, g, workspace, stream);
-      }
-      return launch_by_rows_and_columns<score, S>(a, g, workspace, stream);
+    if constexpr (S::kLoop) {  // all other shapes have room for a head
+      if (!goes_by_rows_and_columns<S>(a)) return launch_by_edges<score, S>(a, g, workspace, stream);
     }
+    return launch_by_rows_and_columns<score, S>(a, g, workspace, stream);
   });
 }
 

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(EdgePlan::kThreads, sizeof(typename S::A) == 4
     for (int h = 0; h < a.heads; ++h) {
       if constexpr (score != Score::additive) {
         warp_dots<S, score>(
-            a, a.dst, a.src, h, 0, count, [&](int t) { return batch.row[t]; }, [&](int t) { return batch.source[t]; },
+            a, a.dst, a.src, h, count, [&](int t) { return batch.row[t]; }, [&](int t) { return batch.source[t]; },
             [&](int t, A dot) { dots[warp][t] = dot; });
         __syncwarp();
       }
@@ -56,7 +56,7 @@ cudaError_t pmf_fwd(const Attention& a, const Outputs& outputs, void* workspace,
     if (error != cudaSuccess) return error;
     bool by_rows = false;
     if constexpr (score == Score::dot || score == Score::cosine) {
-      by_rows = a.num_edges > 0 && goes_by_rows<S>(a);
+      by_rows = a.num_edges > 0 && goes_by_rows<score, S>(a);
       if (by_rows) {
         error = launch_row_dots<S>(a, a.dst, a.src, StoreLogit<score, T>{logits}, units, scratch.counters, stream);
       }

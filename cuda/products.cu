@@ -258,7 +258,7 @@ bool heads_go_apart(const Products& graph) {
   if (graph.heads > 1 && graph.head_dim * size_of(graph.type) < kApart) return false;
   bool by_rows = false;
   for_type_and_shape(graph.type, graph.head_dim, [&]<class S>() {
-    by_rows = goes_by_rows<S>(operands_of(graph));
+    by_rows = goes_by_rows<Score::dot, S>(operands_of(graph));
     return cudaSuccess;
   });
   return by_rows;

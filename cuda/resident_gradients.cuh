@@ -298,7 +298,7 @@ class TileGradients {
   const Gradients& g_;
   const Tile& tile_;
   const int h_;
-  const Layout<S> layout_;
+  const Layout layout_;
   const Chunk<S> chunk_;
   const NodeTerms<score, T> terms_;
   const Dropout<float> dropout_;

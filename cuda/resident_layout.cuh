@@ -8,7 +8,6 @@ namespace dfgnn::cuda::resident {
 // A chunk, or what is being reordered; from the end backwards what slices have of rows and of columns, and cosine's
 // numbers of nodes; between them, of slots, two numbers and an offset each; before these a list of slots or edges, or,
 // of cosine scores, the other nodes of edges at first.
-template <class S>
 struct Layout {
   unsigned char* memory;
   int64_t bytes;

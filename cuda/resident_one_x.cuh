@@ -80,7 +80,7 @@ template <class S>
 __device__ __forceinline__ bool one_x_tile(const Typed<typename S::T>& a, const Gradients& g, const Tile& tile, int h,
                                            unsigned char* memory, int bytes) {
   using List = typename Slices<S>::List;
-  const Layout<S> layout{memory, bytes, tile.nodes, 2};
+  const Layout layout{memory, bytes, tile.nodes, 2};
   const Chunk<S> chunk{memory, tile.nodes};
   if (!layout.fit_nodes()) return false;
   const auto rows_of = [&](const void* data, int chunk_number) { return Rows(a, data, tile, h, chunk_number); };

@@ -20,12 +20,14 @@ struct StoreLogit {
   __device__ __forceinline__ void begin(const Typed<T>&) const {}
 };
 
-// Whether passes go by rows, a warp each: of 16-bit heads of 64 or 128 features, else where rows are long and heads do
-// not lie side by side.
-template <class S>
+// Whether passes go by rows, a warp each: of 16-bit heads of 64 or 128 features, else where rows are long, or, with
+// GATv2's scores, fill a warp, and heads do not lie side by side.
+template <Score score, class S>
 bool goes_by_rows(const Attention& a) {
-  return tensor_rows<S>(a.head_dim) || (a.head_dim <= S::kFeatures && log_heads_side_by_side<S>(a.heads) == 0 &&
-                                        rows_are_long(a.num_dst, a.num_edges));
+  const bool are_long =
+      score == Score::additive_v2 ? rows_fill_warps(a.num_dst, a.num_edges) : rows_are_long(a.num_dst, a.num_edges);
+  return tensor_rows<S>(a.head_dim) ||
+         (a.head_dim <= S::kFeatures && log_heads_side_by_side<S>(a.heads) == 0 && are_long);
 }
 
 // By times with 128 features; of very long heads, as many as registers leave room for.
@@ -88,7 +90,7 @@ cudaError_t launch_row_dots(const Attention& a, const void* own_rows, const void
     kernel<<<grid, with.block(), with.warps * sizeof(DotsStorage<typename S::A>), stream>>>(
         Typed<typename S::T>{a}, own_rows, other_rows, store, with);
   };
-  return for_row_groups<S>(a.head_dim, [&]<class Groups>() {
+  return for_row_groups<Score::dot, S>(a.head_dim, [&]<class Groups>() {
     return launch_units(units, a, a.num_dst, a.heads, counters, stream, row_dots_kernel<S, Groups, Store>, nullptr,
                         launch);
   });

@@ -6,6 +6,7 @@
 
 #include "logit.cuh"
 #include "mma.cuh"
+#include "sddmm.cuh"
 #include "shared_sums.cuh"
 
 namespace dfgnn::cuda {
@@ -51,11 +52,22 @@ struct VectorGroups : RowGroups<typename S::Wide, S::kVec == 8 ? 4 : 8> {
   using W = typename Base::W;
   using Own = Fragment<W>;  // the lane's share of the one row
 
-  // The own entry's row times the one.
+  // The own entry's row times the one; or what else a PairScore makes of both.
   __device__ __forceinline__ static typename W::A dot(const Own& own, const Packed<W> (&rows)[Base::kRows]) {
+    return sum_of(rows, [&](const auto& row) { return own.dot(row); });
+  }
+  template <class Pair>
+  __device__ __forceinline__ static typename W::A dot(const Own& own, const Packed<W> (&rows)[Base::kRows],
+                                                      const Pair& pair) {
+    return sum_of(rows, [&](const auto& row) { return pair(own, row); });
+  }
+
+ private:
+  template <class Of>
+  __device__ __forceinline__ static typename W::A sum_of(const Packed<W> (&rows)[Base::kRows], const Of& of) {
     typename W::A sums[Base::kRows];
 #pragma unroll
-    for (int u = 0; u < Base::kRows; ++u) sums[u] = own.dot(rows[u]);
+    for (int u = 0; u < Base::kRows; ++u) sums[u] = of(rows[u]);
     return transposed_sum<W::kLanes>(sums);
   }
 };
@@ -99,12 +111,16 @@ struct TensorGroups : RowGroups<OctetShape<S>, 4 * OctetShape<S>::kSteps> {
     const float half = upper ? high : low;
     return half + __shfl_xor_sync(kAllLanes, half, 4);
   }
+  template <class Pair>
+  __device__ __forceinline__ static float dot(const Own& own, const Packed<W> (&rows)[kRows], const Pair&) {
+    return dot(own, rows);
+  }
 };
 
-// Calls launch.operator()<Groups>() with those that take heads of that size.
-template <class S, class Launch>
+// Calls launch.operator()<Groups>() with those that take the score's heads of that size.
+template <Score score, class S, class Launch>
 cudaError_t for_row_groups(int head_dim, const Launch& launch) {
-  if constexpr (kTensorRows<S>) {
+  if constexpr (kTensorRows<S> && score != Score::additive_v2) {
     if (tensor_rows<S>(head_dim)) return launch.template operator()<TensorGroups<S>>();
   }
   return launch.template operator()<VectorGroups<S>>();

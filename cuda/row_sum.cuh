@@ -13,6 +13,7 @@
 
 #include "logit.cuh"
 #include "mma.cuh"
+#include "sddmm.cuh"
 #include "warp_heads.cuh"
 
 namespace dfgnn::cuda {
@@ -91,24 +92,50 @@ __device__ __forceinline__ void load_rows(Packed<S> (&rows)[kCount], const int* 
   for (int u = 0; u < kCount; ++u) rows[u] = row(of_rows[u]);
 }
 
+// What a sum has of a row: the row.
+template <class S>
+struct Rows {
+  __device__ __forceinline__ static void add(Fragment<S>& sum, typename S::A weight, const Packed<S>& row) {
+    sum.add(weight, row);
+  }
+  __device__ __forceinline__ static void complete(Fragment<S>&) {}
+};
+
+// Or leaky_relu'(own row + row).
+template <class S>
+struct RowSlopes {
+  using A = typename S::A;
+  Slopes<A> slopes;
+  Fragment<S> own;
+  A weights = A(0);
+
+  __device__ __forceinline__ void add(Fragment<S>& sum, A weight, const Packed<S>& row) {
+    slopes.add(sum, weight, own, row);
+    weights += weight;
+  }
+  __device__ __forceinline__ void complete(Fragment<S>& sum) const { slopes.complete(sum, weights); }
+};
+
 // Adds the rows of a group's step, entries from `first` on, times their weights: those before `count`. Of whole steps
 // no entry asks whether it is there.
-template <class S, int kCount>
+template <class S, int kCount, class Terms>
 __device__ __forceinline__ void add_step(Fragment<S>& sum, const typename S::A (&weights)[kCount],
-                                         const Packed<S> (&rows)[kCount], bool is_whole, int first, int count) {
+                                         const Packed<S> (&rows)[kCount], bool is_whole, int first, int count,
+                                         Terms& terms) {
   if (is_whole) {
 #pragma unroll
-    for (int u = 0; u < kCount; ++u) sum.add(weights[u], rows[u]);
+    for (int u = 0; u < kCount; ++u) terms.add(sum, weights[u], rows[u]);
   } else {
 #pragma unroll
     for (int u = 0; u < kCount; ++u) {
-      if (first + u < count) sum.add(weights[u], rows[u]);
+      if (first + u < count) terms.add(sum, weights[u], rows[u]);
     }
   }
 }
 
-// Sum of weights times rows in float (or double) registers, a row spread over the lanes of the wide shape.
-template <class S, int kCount = 1>
+// Sum of weights times rows, or what else Terms make of these, in float (or double) registers, a row spread over the
+// lanes of the wide shape.
+template <class S, int kCount = 1, template <class> class Terms = Rows>
 class VectorSum {
  public:
   static constexpr int kSums = kCount;
@@ -123,7 +150,7 @@ class VectorSum {
     __device__ __forceinline__ void put(int t, A w, int k = 0) { weight[k][t] = w; }
   };
 
-  __device__ __forceinline__ explicit VectorSum(Batch&) {
+  __device__ __forceinline__ explicit VectorSum(Batch&, const Terms<W>& terms = {}) : terms_(terms) {
 #pragma unroll
     for (auto& sum : sum_) sum.zero();
   }
@@ -165,9 +192,11 @@ class VectorSum {
     return sum_[k].dot(other);
   }
   __device__ __forceinline__ void store(T* row, int features, A factor, int k = 0) {
+    terms_.complete(sum_[k]);
     store_sum(sum_[k], row, features, factor);
   }
   __device__ __forceinline__ void store_piece(A* piece, int features, A factor, int k = 0) {
+    terms_.complete(sum_[k]);
     store_sum_piece(sum_[k], piece, features, factor);
   }
 
@@ -190,13 +219,18 @@ class VectorSum {
     for (int k = 0; k < kSums; ++k) {
       A weights[kUnroll];
       load_numbers(weights, batch.weight[k] + entry(base));
-      add_step(sum_[k], weights, rows_, base + kStep <= count, entry(base), count);
+      add_step(sum_[k], weights, rows_, base + kStep <= count, entry(base), count, terms_);
     }
   }
 
+  Terms<W> terms_;
   Packed<W> rows_[kUnroll];
   Fragment<W> sum_[kSums];
 };
+
+// GATv2's gradient of src, without att.
+template <class S>
+using SlopeSum = VectorSum<S, 1, RowSlopes>;
 
 // Whether there are so many edges that tensor cores make up for the kernel that follows, in case sums are inexact.
 template <class S>

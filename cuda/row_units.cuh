@@ -101,10 +101,10 @@ constexpr int blocks_at_once(int warps, bool together) { return together ? 1 : w
 template <class S>
 constexpr bool kUnitsTogether = std::is_same_v<typename S::T, float>;
 
-// How many entries a piece has at least. Where these are few, times heads, nothing hides the time that a warp takes for
-// a long row, so pieces are smaller, and their time is the shorter, the fewer entries there are; but not where rows are
-// of about equal lengths, most of which would be cut, unless they are long and too few for a device. The longest of a
-// graph's rows says that of its columns, too.
+// How many entries a piece has at least. Where these are few, times the numbers of a piece, nothing hides the time that
+// a warp takes for a long row, so pieces are smaller, and their time is the shorter, the fewer entries there are; but
+// not where rows are of about equal lengths, most of which would be cut, unless they are long and too few for a device.
+// The longest of a graph's rows says that of its columns, too.
 inline int64_t least_piece(const Attention& a, int64_t num_rows, int64_t numbers) {
   constexpr int64_t kOneHead = 256, kLeast = kWarp, kUsual = 512, kEnoughRows = 512, kLongRow = 256;
   const int64_t num_entries = a.num_edges;

@@ -16,7 +16,7 @@ class RunGradient {
   using A = typename S::A;
   static constexpr bool kRows = side == Side::rows, kAdditive = score == Score::additive;
   // Where src is the value too, it is gathered once by the rows and held once by the columns.
-  static constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;
+  static constexpr bool kShared = kValueIsSrc<score>;
   static constexpr bool kLoadsOthers = !kAdditive, kLoadsValues = !kShared || !kRows;
   static constexpr bool kHasOwn = !kAdditive, kHasOwnValue = !kShared || kRows;
   static constexpr int kOwn = kHasOwn + kHasOwnValue, kOwnValue = kHasOwn && kHasOwnValue ? 1 : 0;
@@ -227,11 +227,7 @@ class RunGradient {
         if constexpr (!kAdditive) {
           const A row_operand = __shfl_sync(kAllLanes, operand, first + u);
           if constexpr (score == Score::additive_v2) {
-            const auto& own_row = batch_.template own<0>(places[u]);
-#pragma unroll
-            for (int x = 0; x < Fragment<W>::kSize; ++x) {
-              sums.grad.x[x] += row_operand * pair_.slope(own_row[x] + others[u][x]);
-            }
+            pair_.add_slopes(sums.grad, row_operand, batch_.template own<0>(places[u]), others[u]);
           } else {
             sums.grad.add(row_operand, others[u]);
           }
@@ -294,7 +290,7 @@ class RunGradient {
   A* const slots_;
   const int h_ = blockIdx.y, lane_ = threadIdx.x % kWarp;
   const typename Batch::Copies others_, other_values_;
-  const PairScore<score, W> pair_;
+  const PairScore<score, W, true> pair_;
 };
 
 template <Side side, Score score, class S>

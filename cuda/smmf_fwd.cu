@@ -2,10 +2,10 @@
 // goes over its edges once, with an online softmax (Milakov & Gimelshein 2018): each group of lanes gathers the rows of
 // its own edges and keeps a maximum, a sum and a weighted sum of rows of values; those of the groups are added up at
 // the end. A logit and its exponential are made by one lane. Where src is the value too, its rows are gathered once.
-// Long rows go by softmax_rows.cuh with additive scores, and by cosine_rows.cuh with cosine scores; narrow heads by
+// Long rows go by softmax_rows.cuh with additive scores, and by online_rows.cuh where src is the value; narrow heads by
 // narrow_forward.cuh, and long rows of theirs with additive scores by narrow_softmax.cuh.
-#include "cosine_rows.cuh"
 #include "narrow_softmax.cuh"
+#include "online_rows.cuh"
 #include "row_list.cuh"
 #include "run_forward.cuh"
 #include "sddmm.cuh"
@@ -57,7 +57,7 @@ __device__ __forceinline__ void forward_wide_row(const Typed<typename S::T>& a, 
                                                  typename S::A* piece, int f) {
   using A = typename S::A;
   constexpr bool kNeedsDots = score != Score::additive;
-  constexpr bool kShared = score == Score::cosine || score == Score::additive_v2;  // src is the value too
+  constexpr bool kShared = kValueIsSrc<score>;
   constexpr int kUnroll = rounds_in_flight<score, S>();
   const int h = heads.head, lane = heads.lane;
   const bool in_chunks = S::kLoop && a.head_dim > S::kFeatures;  // features from f on, of more than a fragment has
@@ -186,7 +186,7 @@ __device__ __forceinline__ void forward_short_row(const Typed<typename S::T>& a,
                                                   const Dropout<typename S::A>& dropout,
                                                   const WarpHeads<S, true>& heads, int i, const Range& edges) {
   using A = typename S::A;
-  if constexpr (S::kSteps == 1 || score == Score::cosine || score == Score::additive_v2) {  // or rows are gathered once
+  if constexpr (S::kSteps == 1 || kValueIsSrc<score>) {  // or rows are gathered once
     forward_row<score>(a, outputs, dropout, heads, i, edges, static_cast<A*>(nullptr), 0);
     return;
   }
@@ -305,11 +305,12 @@ bool goes_by_softmax_rows(const Attention& a) {
   return score == Score::additive && has_long_rows(a) && log_heads_side_by_side<S>(a.heads) == 0;
 }
 
-// Cosine scores of long rows, of heads that a fragment holds, likewise, or on tensor cores.
+// Scores of long rows whose src is the value, of heads that a fragment holds, likewise, or, of cosines, on tensor
+// cores.
 template <Score score, class S>
-bool goes_by_cosine_rows(const Attention& a) {
-  return score == Score::cosine && a.head_dim <= S::kFeatures && has_long_rows(a) &&
-         (tensor_rows<S>(a.head_dim) || log_heads_side_by_side<S>(a.heads) == 0);
+bool goes_by_online_rows(const Attention& a) {
+  return kValueIsSrc<score> && a.head_dim <= S::kFeatures && has_long_rows(a) &&
+         ((score == Score::cosine && tensor_rows<S>(a.head_dim)) || log_heads_side_by_side<S>(a.heads) == 0);
 }
 
 // Few edges, in short rows.
@@ -374,8 +375,8 @@ cudaError_t smmf_fwd(const Attention& a, const Outputs& outputs, void* workspace
         }
       }
     }
-    if constexpr (score == Score::cosine) {
-      if (goes_by_cosine_rows<score, S>(a)) return launch_cosine_rows<S>(a, outputs, units, scratch, stream);
+    if constexpr (kValueIsSrc<score>) {
+      if (goes_by_online_rows<score, S>(a)) return launch_online_rows<score, S>(a, outputs, units, scratch, stream);
     }
     const auto launch = [&](dim3 grid, const RowUnits& with, auto* chosen) {
       chosen<<<grid, with.block(), 0, stream>>>(Typed<T>{a}, outputs, with, scratch.slots);

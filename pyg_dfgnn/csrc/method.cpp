@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "../../cuda/resident_geometry.h"
 #include "../../cuda/row_geometry.h"
@@ -31,8 +33,12 @@ bool log_enabled() {
   return enabled;
 }
 
+constexpr std::pair<Method, const char*> kMethods[] = {
+    {Method::smmf, "smmf"}, {Method::pmf, "pmf"}, {Method::tile, "tile"}, {Method::resident, "resident"}};
+
 const char* name_of(Method method) {
-  return method == Method::smmf ? "smmf" : method == Method::pmf ? "pmf" : method == Method::tile ? "tile" : "resident";
+  return std::find_if(std::begin(kMethods), std::end(kMethods), [&](const auto& m) { return m.first == method; })
+      ->second;
 }
 
 template <class... Words>
@@ -291,6 +297,10 @@ bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
   const bool has_more = attention.head_dim() > kManyFeatures, are_equal = has_equal_rows(attention);
   const bool are_many = edges * attention.heads() >= kManyEdges, are_long = edges >= kLongRow * rows;
   const bool are_long_unequal = edges >= kLongUnequalRow * rows && !are_equal;
+  if (attention.score == Score::additive_v2) {
+    const bool is_measured = bytes > kNarrowHead && attention.head_dim() <= 4 * kManyFeatures;
+    return is_measured && are_many && (are_long || (has_more && are_long_unequal));
+  }
   if (are_many && gathers_one_matrix(attention)) return true;
   if (is_additive || (is_half && has_128 && is_cosine)) {
     const bool are_rather_long = edges >= kRatherLongRow * rows && !are_equal;
@@ -311,7 +321,7 @@ bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
 }
 
 bool pmf_is_cheaper(const Attention& attention, Pass pass) {
-  if (attention.score == Score::additive_v2 || has_narrow_heads(attention)) return false;
+  if (has_narrow_heads(attention)) return false;
   const int64_t numbers = attention.num_edges() * attention.heads() * (pass == Pass::forward ? 1 : 2);
   const int64_t stored = numbers * (attention.value.element_size() == 8 ? 8 : 4);
   const bool is_cheaper = pass == Pass::forward ? pmf_is_cheaper_forward(attention)
@@ -404,13 +414,19 @@ bool resident_takes_heads(const Attention& attention, int64_t head_dim) {
 Method choose_method(const Call& call, const Attention& attention, Pass pass, TileFits tile_fits) {
   if (call.op == Op::smmf) return Method::smmf;
   if (call.op == Op::pmf) return Method::pmf;
-  const auto& method = call.route.method;
-  if (method == "smmf") return Method::smmf;
-  if (method == "pmf") return Method::pmf;
-  if (method == "tile") return tile_can_run(attention, pass, tile_fits) ? Method::tile : Method::smmf;
-  if (method == "resident") return resident_can_run(call, attention, pass) ? Method::resident : Method::smmf;
-  TORCH_CHECK(method == "auto", "method: expected 'auto', 'smmf', 'pmf', 'tile' or 'resident', got '", method, "'");
-  return choose_automatically(call, attention, pass, tile_fits);
+  const auto& asked = call.route.method;
+  if (asked == "auto") return choose_automatically(call, attention, pass, tile_fits);
+  std::string names = "'auto'";
+  for (const auto& [method, name] : kMethods) {
+    if (asked == name) {
+      const bool can_run = method == Method::tile       ? tile_can_run(attention, pass, tile_fits)
+                           : method == Method::resident ? resident_can_run(call, attention, pass)
+                                                        : true;
+      return can_run ? method : Method::smmf;
+    }
+    names += c10::str(", '", name, "'");
+  }
+  TORCH_CHECK(false, "method: expected one of ", names, ", got '", asked, "'");
 }
 
 }  // namespace dfgnn

@@ -11,15 +11,7 @@ enum class Pass { forward, backward };
 // the DF-GNN paper (section 4): a super node's scores do not fit in a block's shared memory, so
 //   max degree >= shared memory of a block / bytes of the dtype, and a dot score  ->  pmf,  else smmf.
 // Measurements refine it, with constants in method.cpp and sizes that the host knows, so that nothing waits for the
-// device:
-// - tile is taken where its blocks of nodes, made of dense products, are cheaper than smmf's edges;
-// - resident is taken where the sizes of tiles are known and there are enough of them, unless tile's blocks have many
-//   edges;
-// - a super node makes it pmf where heads are wide only (512 bytes, or 128 features in half precision): narrower ones
-//   are faster in smmf, whose long rows go in pieces;
-// - pmf is taken also without a super node, forward where rows of such heads are long, and of unequal lengths or of so
-//   many sources that K and V compete for the cache, backward where rows are long or what it stores is next to nothing;
-//   never for additive_v2, nor where smmf takes narrow heads or short rows side by side.
+// device; in words: docs/operators.md, "Which method".
 //
 // Where the tile kernels cannot run (float64, head sizes over 256, of cosine scores over 128, or, where cuda/padding.h
 // leaves them so, no multiple of 16 bytes, additive_v2, num_dst != num_src; or not tile_fits), "auto" chooses among the

@@ -173,6 +173,7 @@ LONG = {"num_edges": 1 << 20, "num_rows": 1 << 15}  # 32 edges a row, where 64 a
 MANY = {"num_edges": 8 << 16, "num_rows": 1 << 16, "num_src": 1 << 16, "max_degree": 47}
 HALF = {"dtype": "bfloat16", "head_dim": 128, "num_edges": 24 << 10, "num_rows": 1 << 10}
 RUNS = {"num_edges": (12 << 13) - 1, "num_rows": 1 << 13, "num_src": 1 << 13, "head_dim": 128}
+V2 = {"score": "additive_v2", "head_dim": 64, "num_edges": 3 << 17, "num_rows": 3 << 13}
 UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges": 33 << 13}
 
 
@@ -250,6 +251,18 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         ({"num_edges": 9 << 20, "num_rows": 1 << 18, "head_dim": 256}, "smmf"),  # 72 MiB, too
         (HALF | {"head_dim": 32}, "smmf"),
         (HALF | {"num_rows": 3 << 10}, "smmf"),  # 8 edges a row
+        (V2, "pmf"),  # 16 edges a row
+        (V2 | {"num_rows": (3 << 13) + 1}, "smmf"),
+        (V2 | {"num_edges": (3 << 17) - 1, "num_rows": 1 << 13}, "smmf"),  # not many
+        (V2 | {"head_dim": 32}, "smmf"),
+        (V2 | {"dtype": "bfloat16"}, "smmf"),
+        (V2 | {"dtype": "bfloat16", "head_dim": 128}, "pmf"),
+        (V2 | {"head_dim": 128, "num_rows": 3 << 14}, "smmf"),
+        (V2 | {"head_dim": 256, "num_rows": 3 << 14}, "pmf"),  # 8 edges a row, of many features
+        (V2 | {"head_dim": 256, "num_rows": 3 << 14, "max_degree": 10}, "smmf"),  # equal
+        (V2 | {"head_dim": 512}, "pmf"),
+        (V2 | {"head_dim": 516}, "smmf"),
+        (V2 | {"num_edges": 1 << 20, "heads": 129}, "smmf"),  # more than 1 GiB
     ],
 )
 def test_backward(log, other, expected):
@@ -445,7 +458,7 @@ def test_masks_are_made_where_tile_is_taken(log, score, dtype, backward):
         nodes, edges = 600, random.randrange(1, 40000)
         blocks = int(edges / random.uniform(30, 200)) + random.randrange(60)
         found = {"tile_blocks": blocks, "tile_nodes": random.choice([-1, 1, 2, 3])}
-        found["tile_batches"] = random.choice([1, 40, 4000]) if found["tile_nodes"] > 0 else -1
+        found["tile_batches"] = random.choice([1, 40, 570, 4000]) if found["tile_nodes"] > 0 else -1
         tiles = [0, *[nodes] * 10] * (2 if found["tile_nodes"] > 0 else 1)
         sizes = {"num_rows": nodes, "num_src": nodes, "num_edges": edges}
         sizes |= {"heads": heads, "head_dim": head_dim}
