@@ -10,6 +10,7 @@ import torch
 from calls import (
     BACKWARD_TOLERANCE,
     FORWARD_TOLERANCE,
+    SCORES,
     assert_near,
     assert_same_bits,
     check_backward,
@@ -21,12 +22,12 @@ from calls import (
 from graphs import Csr
 
 HALVES = (torch.float16, torch.bfloat16)
-SCORES = ("dot", "cosine", "additive")
-# What goes through tensor cores, and forward additive and cosine scores, in one kernel.
+# What goes through tensor cores, and forward all but dot scores, in one kernel.
 METHODS_AND_SCORES = (
     *(("pmf_fwd", score) for score in SCORES),
     ("smmf_fwd", "additive"),
     ("smmf_fwd", "cosine"),
+    ("smmf_fwd", "additive_v2"),
 )
 
 
@@ -68,7 +69,7 @@ def test_half_precision(method, score, name, heads, head_dim, dtype, device):
     ("head_dim", "dtype"),
     [(64, torch.float16), (128, torch.float16), (128, torch.bfloat16)],
 )
-@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES[:-1])  # one sums up no weights
+@pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES[:-2])  # two sum up no weights
 def test_many_sums(method, score, head_dim, dtype, cuda, alone):
     graph = graphs.make("degrees_around_tiles", cuda)
     operands = make_operands(score, graph, many_heads(graph), head_dim, dtype, edge_terms=True)
@@ -186,6 +187,21 @@ def test_a_node_that_is_none_in_narrow_heads(score, dtype, wrong, device):
 def test_long_rows_of_any_shape(method, score, heads, head_dim, dtype, device):
     graph = graphs.rows_of_70(device)
     check_both(method, score, graph, heads, head_dim, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("negative_slope", [0.0, 0.2, 1.0, 1.5])
+@pytest.mark.parametrize(("heads", "head_dim"), [(8, 16), (2, 64), (1, 128)])
+@pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
+def test_sums_that_are_zero(method, heads, head_dim, negative_slope, dtype, device):
+    """GATv2's slope there is that below zero."""
+    graph = graphs.rows_of_70(device)
+    operands = make_operands("additive_v2", graph, heads, head_dim, dtype)
+    for name in ("x_dst", "x_src"):
+        operands[name].round_().clamp_(-2, 2)
+    options = {"negative_slope": negative_slope}
+    check_forward(method, "additive_v2", graph, operands, **options)
+    check_backward(method, "additive_v2", graph, operands, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
