@@ -100,14 +100,9 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   }
 }
 
-template <class S, class Sum>
-constexpr int columns_warps() {
-  return warps_here<S>(std::is_same_v<Sum, SlopeSum<S>> && sizeof(typename S::T) == 2 ? 20 : 24);
-}
-
 template <Summed summed, Score score, class S, class Sum>
-__global__ void __launch_bounds__(block_threads(columns_warps<S, Sum>(), kUnitsTogether<S>),
-                                  blocks_at_once(columns_warps<S, Sum>(), kUnitsTogether<S>))
+__global__ void __launch_bounds__(block_threads(warps_here<S>(24), kUnitsTogether<S>),
+                                  blocks_at_once(warps_here<S>(24), kUnitsTogether<S>))
     columns_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g, RowUnits units,
                    typename S::A* slots, const EdgeStore<typename S::A> store) {
   for_units(a.colptr, a.num_src, a.num_edges, units, [&](int j, const Range& entries, int64_t slot) {

@@ -79,11 +79,12 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // products of 128 features and more where rows are long. Where rows are very long, pmf's passes gather the rows of one
 // matrix each, which was 2 to 45 % faster with heads of 32 to 512 in float32 (ogbl-ppa- and ogbn-proteins-like).
 // Dot products of narrow heads are cheap to make again: they are smmf's, as far as they fit into the L2 cache, and
-// several narrow heads lie side by side in smmf's warps. Many short rows go to groups of lanes, in smmf only; but a
-// warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's backward pass takes 0.7 to
-// 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07. Runs of short rows are smmf's,
-// too, where edges are few, or of unequal lengths (run_geometry.h), but, in float32, where few rows have many edges,
-// and with additive scores, or cosine ones in 16 bits, where edges are many.
+// several narrow heads lie side by side in smmf's warps; of wide ones GATv2's scores, whose products take most
+// instructions, are made once where rows fill a warp (docs/kernels/long-rows.md). Many short rows go to groups of
+// lanes, in smmf only; but a warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's
+// backward pass takes 0.7 to 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07. Runs
+// of short rows are smmf's, too, where edges are few, or of unequal lengths (run_geometry.h), but, in float32, where
+// few rows have many edges, and with additive scores, or cosine ones in 16 bits, where edges are many.
 constexpr int64_t kLongRow = 16, kRatherLongRow = 12, kLongUnequalRow = 8;  // edges, on average
 constexpr int64_t kLongRowOfHalfDots = 24, kVeryLongRow = 80;
 constexpr int64_t kManyRows = 1 << 15;
