@@ -1,7 +1,8 @@
 """Builds libdfgnn.so with CMake and puts it into the package; everything else is in pyproject.toml.
 
 Environment: FORCE_CUDA=1 (fail rather than build without CUDA), FORCE_ONLY_CPU=1,
-TORCH_CUDA_ARCH_LIST, CUDACXX, MAX_JOBS (parallel compilations), DEBUG=1 (-O0 -g).
+TORCH_CUDA_ARCH_LIST, CUDACXX, MAX_JOBS (parallel compilations), DEBUG=1 (-O0 -g),
+DFGNN_WERROR=1 (warnings are errors).
 """
 
 import importlib.metadata
@@ -55,6 +56,7 @@ class BuildLibrary(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DCMAKE_BUILD_TYPE={'Debug' if flag('DEBUG') else 'Release'}",
             f"-DWITH_CUDA={with_cuda}",
+            f"-DDFGNN_WERROR={'ON' if flag('DFGNN_WERROR') else 'OFF'}",
         ]
         missing = [tool for tool in ("cmake", "ninja") if shutil.which(tool) is None]
         if missing:

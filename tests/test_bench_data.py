@@ -117,7 +117,7 @@ def test_reddit(tmp_path, device):
         ("ogbl-ppa", "ogbl_ppa", {"node-feat": np.ones((40, 58), dtype=int)}),
     ],
 )
-def test_open_graph_benchmark(name, folder, files, tmp_path, device, monkeypatch):
+def test_open_graph_benchmark(name, folder, files, tmp_path, device):
     pytest.importorskip("ogb")
     open_graph_benchmark(tmp_path, folder, files)
     made = read(name, tmp_path, device)

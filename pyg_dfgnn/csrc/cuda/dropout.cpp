@@ -12,7 +12,7 @@ namespace dfgnn {
 
 at::Tensor dropout_mask_cuda(const at::Tensor& seed, int64_t num_edges, int64_t heads, double dropout_p) {
   const c10::cuda::CUDAGuard guard(seed.device());
-  check_sizes(0, 0, heads, 1);
+  check_heads("heads", heads, 1);
   const auto mask = at::empty({num_edges, heads}, seed.options().dtype(at::kBool));
   C10_CUDA_CHECK(cuda::dropout_mask(seed.const_data_ptr<int64_t>(), num_edges, static_cast<int>(heads), dropout_p,
                                     mask.mutable_data_ptr<bool>(), c10::cuda::getCurrentCUDAStream()));

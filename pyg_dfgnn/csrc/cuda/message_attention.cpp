@@ -45,7 +45,7 @@ cuda::Attention operands_of(const MessageAttention& call) {
 // projected: W^T q, where the kernels are of octets.
 cuda::MessageFeatures features_of(const MessageAttention& call, const at::Tensor& projected) {
   const auto& features = call.features;
-  check_sizes(call.graph.num_rows(), features.size(0), call.q.size(1), features.size(1));
+  check_rows("features", features.size(0), call.q.size(1), features.size(1));
   return {index_of(call.eid),    features.size(0),  static_cast<int>(features.size(1)), call.pieces, data_of(features),
           data_of(call.weights), data_of(projected)};
 }

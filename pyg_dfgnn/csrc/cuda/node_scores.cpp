@@ -12,7 +12,7 @@ namespace dfgnn {
 namespace {
 
 cuda::NodeScores task_of(const at::Tensor& x, const at::Tensor& att, const at::Tensor& other) {
-  check_sizes(x.size(0), x.size(0), x.size(1), x.size(2));
+  check_rows("x", x.size(0), x.size(1), x.size(2));
   return {type_of(x),
           x.size(0),
           static_cast<int>(x.size(1)),

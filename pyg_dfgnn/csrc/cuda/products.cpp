@@ -59,7 +59,7 @@ at::Tensor sddmm_of_both_cuda(const Compressed& graph, const at::Tensor& a, cons
                               const at::Tensor& given_projected, const at::Tensor& given_features) {
   const c10::cuda::CUDAGuard guard(a.device());
   const auto projected = aligned(given_projected), features = aligned(given_features);
-  check_sizes(graph.num_rows(), features.size(0), projected.size(1), features.size(1));
+  check_rows("features", features.size(0), projected.size(1), features.size(1));
   const cuda::FeaturesOfEdges edges{index_of(eid), features.size(0), static_cast<int>(features.size(1)),
                                     features.const_data_ptr(), projected.const_data_ptr()};
   return sddmm_with(graph, a, b, &edges);

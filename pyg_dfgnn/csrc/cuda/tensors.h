@@ -45,14 +45,26 @@ inline at::Tensor results_of_edges(int64_t edges, int64_t heads, int64_t rows, c
   return rows > 0 ? at::empty({edges, heads}, options) : at::zeros({edges, heads}, options);
 }
 
-// Kernels count nodes, and the features of a node, in int.
+// Kernels count rows, and the numbers of one, in int.
+constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+
+inline void check_heads(const char* name, int64_t heads, int64_t size) {
+  TORCH_CHECK(heads * size < kMostRows / 8 && heads < 65536, name,
+              ": expected fewer than 2^16 heads, and fewer than 2^28 numbers of all, on CUDA, got ", heads,
+              " heads of size ", size);
+}
+
+// Of rows [rows, heads, size], or those that so many heads have in common.
+inline void check_rows(const char* name, int64_t rows, int64_t heads, int64_t size) {
+  TORCH_CHECK(rows < kMostRows, name, ": expected fewer than 2^31 rows on CUDA, got ", rows);
+  check_heads(name, heads, size);
+}
+
+// Of a graph's nodes.
 inline void check_sizes(int64_t num_dst, int64_t num_src, int64_t heads, int64_t head_dim) {
-  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
-  TORCH_CHECK(num_dst < kLimit && num_src < kLimit, "rowptr: expected fewer than 2^31 nodes on CUDA, got ", num_dst,
-              " destinations and ", num_src, " sources");
-  TORCH_CHECK(heads * head_dim < kLimit / 8 && heads < 65536,
-              "heads: expected fewer than 2^16, and fewer than 2^28 features a node, on CUDA, got ", heads,
-              " heads of size ", head_dim);
+  TORCH_CHECK(num_dst < kMostRows && num_src < kMostRows, "rowptr: expected fewer than 2^31 nodes on CUDA, got ",
+              num_dst, " destinations and ", num_src, " sources");
+  check_heads("heads", heads, head_dim);
 }
 
 }  // namespace dfgnn
