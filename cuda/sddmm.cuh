@@ -74,11 +74,12 @@ class PairScore<Score::additive_v2, S, kOfGradient> {
       if constexpr (kOfGradient) {
         all += att_[i] * (slope(z) * z);
       } else {
-        above_zero += att_[i] * max(z, A(0));
+        above_zero += att_[i] * above_zero_of(z);
         all += att_[i] * z;
       }
     }
-    return kOfGradient ? all : slopes_(above_zero, all);
+    if (kOfGradient) return all;
+    return slopes_.below_zero() == A(0) ? above_zero : slopes_(above_zero, all);  // where `all` is infinite
   }
 
   // leaky_relu'(z)
@@ -92,6 +93,13 @@ class PairScore<Score::additive_v2, S, kOfGradient> {
   }
 
  private:
+  // max(z, 0), but NaN for NaN.
+  __device__ __forceinline__ static float above_zero_of(float z) {
+    asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(z));
+    return z;
+  }
+  __device__ __forceinline__ static double above_zero_of(double z) { return z < 0 ? 0 : z; }
+
   NumberFragment<S> att_;
   Slopes<A> slopes_;
 };

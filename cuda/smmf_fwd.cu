@@ -293,10 +293,7 @@ __global__ void __launch_bounds__(RowPlan::kThreads, 4)
 }
 
 // Whether rows are long.
-bool has_long_rows(const Attention& a) {
-  constexpr int64_t kLong = 16;  // edges, on average
-  return a.num_edges >= kLong * a.num_dst;
-}
+bool has_long_rows(const Attention& a) { return rows_fill_warps(a.num_dst, a.num_edges); }
 
 // Additive scores of long rows, where heads do not lie side by side: a lane makes a logit of two numbers, while the
 // warp sums up the rows of values that it gathers on tensor cores or a whole row at a time.

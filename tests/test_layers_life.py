@@ -47,6 +47,32 @@ def test_first_call_of_a_lazy_layer_in_a_checkpoint(name):
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
+def test_lazy_layers_draw_the_same_weights_beside_dropout():
+    """lin_skip's are drawn behind the edges that are dropped."""
+    results = []
+    for library in (pyg_dfgnn.nn, torch_geometric.nn):
+        edge_index, x = square("hub")
+        torch.manual_seed(3)
+        conv = library.TransformerConv(-1, 4, heads=2, dropout=0.5, aggr="max")
+        results.append([conv(x, edge_index), *conv.parameters()])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", ["TransformerConv", "GATConv", "GATv2Conv"])
+def test_hooks_before_a_lazy_layer_is_sized(layer):
+    """They say how wide x is."""
+    results = []
+    for library in (pyg_dfgnn.nn, torch_geometric.nn):
+        edge_index, x = square("hub")
+        torch.manual_seed(3)
+        conv = getattr(library, layer)(-1, 4)
+        for lin in conv.modules():
+            if isinstance(lin, torch_geometric.nn.Linear):
+                lin.register_forward_pre_hook(lambda _, x: (x[0][:, :3],), prepend=True)
+        results.append([conv(x, edge_index), *conv.parameters()])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("layer", EDGE_LAYERS)
 def test_lazy_layers_draw_the_same_weights(layer):
     """In PyG's order, that of features of edges among them."""

@@ -299,7 +299,8 @@ bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
   const bool are_many = edges * attention.heads() >= kManyEdges, are_long = edges >= kLongRow * rows;
   const bool are_long_unequal = edges >= kLongUnequalRow * rows && !are_equal;
   if (attention.score == Score::additive_v2) {
-    const bool is_measured = bytes > kNarrowHead && attention.head_dim() <= 4 * kManyFeatures;
+    const bool is_measured = attention.value.element_size() <= 4 && bytes > kNarrowHead && bytes % 16 == 0 &&
+                             attention.head_dim() <= 4 * kManyFeatures;
     return is_measured && are_many && (are_long || (has_more && are_long_unequal));
   }
   if (are_many && gathers_one_matrix(attention)) return true;

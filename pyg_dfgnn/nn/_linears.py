@@ -61,8 +61,9 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
 
 def _initialize(layer: torch.nn.Module, x: Tensor) -> None:
     """Sizes a lazy layer, as its hook does where it is called: its first call goes the way of all
-    others then, which checkpoints compare with it."""
-    if is_lazy(layer):
+    others then, which checkpoints compare with it. Other hooks may make another x of it."""
+    is_watched = torch.nn.modules.module._has_any_global_hook()
+    if is_lazy(layer) and len(layer._forward_pre_hooks) == 1 and not is_watched:
         layer.initialize_parameters(layer, (x,))
 
 

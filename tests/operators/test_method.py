@@ -261,8 +261,10 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (V2 | {"head_dim": 256, "num_rows": 3 << 14}, "pmf"),  # 8 edges a row, of many features
         (V2 | {"head_dim": 256, "num_rows": 3 << 14, "max_degree": 10}, "smmf"),  # equal
         (V2 | {"head_dim": 512}, "pmf"),
+        (V2 | {"dtype": "float64"}, "smmf"),
+        (V2 | {"head_dim": 66}, "smmf"),
         (V2 | {"head_dim": 516}, "smmf"),
-        (V2 | {"num_edges": 1 << 20, "heads": 129}, "smmf"),  # more than 1 GiB
+        (V2 | {"num_edges": 1 << 20, "num_rows": 1 << 10, "heads": 129}, "smmf"),  # more than 1 GiB
     ],
 )
 def test_backward(log, other, expected):

@@ -205,6 +205,26 @@ def test_sums_that_are_zero(method, heads, head_dim, negative_slope, dtype, devi
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("negative_slope", [0.0, 0.2])
+@pytest.mark.parametrize(("heads", "head_dim"), [(8, 16), (2, 64), (1, 128)])
+@pytest.mark.parametrize("method", ["smmf_fwd", "pmf_fwd"])
+def test_an_infinite_feature_that_counts_against_its_edges(
+    method, heads, head_dim, negative_slope, dtype, device
+):
+    """GATv2's logits are -inf there: a weight of 0, and NaN in that feature alone."""
+    graph = graphs.rows_of_70(device)
+    operands = make_operands("additive_v2", graph, heads, head_dim, dtype)
+    operands["att"][0, 5] = -1
+    operands["x_src"][3, 0, 5] = torch.inf
+    out, lse = run(method, "additive_v2", graph, operands, negative_slope=negative_slope)
+    options = {"negative_slope": negative_slope}
+    expected, expected_lse = reference.attention("additive_v2", graph, operands, **options)
+    assert 0 < int(expected.isnan().sum()) <= expected.size(0)
+    assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
+    torch.testing.assert_close(lse.double(), expected_lse.double(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("method", "score"), METHODS_AND_SCORES)
 def test_long_rows_with_wide_indices(method, score, dtype, device):
     graph = graphs.rows_of_70(device, torch.int64)

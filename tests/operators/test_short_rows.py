@@ -30,7 +30,7 @@ def test_forward(score, heads, head_dim, dtype, device):
     check_forward("smmf_fwd", score, graph, operands)
 
 
-@pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (3, 16)])
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (3, 16), (1, 128), (2, 200)])
 @pytest.mark.parametrize("score", SCORES)
 def test_half_precision(score, heads, head_dim, device):
     graph = graphs.short_rows(SOURCES[0], device)
