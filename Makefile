@@ -26,6 +26,9 @@ else
   export PATH := $(abspath $(VENV))/bin:$(PATH)
 endif
 
+# Says whose library lies beside it, as there is one for all environments: after another one's, it is built again.
+BUILT := pyg_dfgnn/lib/built-for-$(subst /,-,$(VENV))
+
 # Prebuilt wheels of torch_scatter and torch_sparse, which otherwise compile for ten minutes.
 WHEELS := $(wildcard ../shared/wheels)
 
@@ -47,7 +50,7 @@ demo: build
 bench: build
 	$(PY) -m pyg_dfgnn.bench run $(BENCH_ARGS)
 
-build: $(STAMPS)/build
+build: $(BUILT)
 
 $(STAMPS)/torch:
 ifneq ($(VENV),system)
@@ -60,11 +63,11 @@ endif
 # Without isolation, so that all that is compiled here is compiled against the installed torch.
 INSTALL := -m pip install --no-build-isolation $(addprefix --find-links ,$(WHEELS)) -e
 
-$(STAMPS)/build: $(STAMPS)/torch $(SOURCES)
+$(BUILT): $(STAMPS)/torch $(SOURCES)
 	$(PY) $(INSTALL) ".[demo]"
-	touch $@
+	rm -f pyg_dfgnn/lib/built-for-* && touch $@
 
-$(STAMPS)/test: pyproject.toml | $(STAMPS)/build
+$(STAMPS)/test: pyproject.toml | $(BUILT)
 	$(PY) $(INSTALL) ".[test,lint]"
 	touch $@
 
