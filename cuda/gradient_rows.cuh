@@ -30,7 +30,8 @@ template <Score score, class S>
 constexpr int row_gradients_warps() {
   if (S::kLoop) return warps_here<S>(12);
   if (sizeof(typename S::T) == 2) return warps_here<S>(score == Score::additive ? 28 : 20);
-  return warps_here<S>(score == Score::additive_v2 && S::kFeatures >= 128 ? 20 : 24);
+  if (score == Score::additive_v2) return warps_here<S>(S::kFeatures >= 128 ? 20 : 24, 12);
+  return warps_here<S>(24);
 }
 
 // A row by a warp (RowGroups), of whose edges each has one row that is gathered: of src, dP of dot products being

@@ -12,10 +12,14 @@ namespace dfgnn::cuda {
 template <Side side, Score score>
 constexpr bool kFewWarps = side == Side::columns || score == Score::additive_v2;
 template <Side side, Score score, class S>
+constexpr int warps_of_wide_heads() {
+  return warps_here<S>(kFewWarps<side, score> ? 16 : 20, 12);
+}
+template <Side side, Score score, class S>
 constexpr int warps_per_multiprocessor() {
   constexpr bool kFew = kFewWarps<side, score>, kHas16Bits = S::kVec == 8, kRows = side == Side::rows;
   if (sizeof(typename S::A) == 8) return 1;
-  if (S::kSteps > 1) return kFew ? 16 : 20;
+  if (S::kSteps > 1) return warps_of_wide_heads<side, score, S>();
   if (kHas16Bits && score != Score::additive) {
     if (!kRows) return 16;
     return kFew ? warps_here<S>(20, 16) : warps_here<S>(S::kLanes == 2 ? 20 : 24, 20);
@@ -33,6 +37,7 @@ constexpr bool kSideTogether =
 // And where groups of lanes take one each.
 template <Side side, Score score, class S>
 constexpr int own_rows_warps() {
+  if (score != Score::additive && S::kSteps > 1) return warps_of_wide_heads<side, score, S>();
   if (score != Score::additive) return kFewWarps<side, score> ? 16 : 20;
   return S::kSteps == 1 && side == Side::rows ? warps_here<S>(24) : 20;
 }
