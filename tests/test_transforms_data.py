@@ -215,7 +215,7 @@ def test_some_graphs_with_other_edges(set_edges, changed):
             batch.graph()
     else:
         with pytest.raises(
-            (KeyError, ValueError), match="set after PrecomputeGraph in some graphs"
+            (KeyError, ValueError), match="after PrecomputeGraph, of some graphs of a batch"
         ):
             _ = Batch.from_data_list(graphs).edge_index
 
