@@ -12,6 +12,10 @@ namespace dfgnn::cuda {
 // scores have a number in the place of the latter, which comes with the former.
 enum class Summed { grad_out, dst };
 
+// Or what leaky_relu' makes of dst's rows and the column's own.
+template <Summed summed, Score score>
+constexpr bool kOfSlopes = score == Score::additive_v2 && summed == Summed::dst;
+
 // A number of the next batch that compilers may wait for where they like.
 class NextIndex {
  public:
@@ -33,14 +37,14 @@ __device__ __forceinline__ void column_from_pairs(const Typed<typename S::T>& a,
   constexpr bool kAdditive = score == Score::additive, kOfValue = summed == Summed::grad_out;
   // What is not waited for of the next batch: on tensor cores its numbers, on vectors what is made of these, if
   // registers hold them until then.
-  constexpr bool kOfSlopes = std::is_same_v<Sum, SlopeSum<S>>;
-  constexpr bool kByVectors = std::is_same_v<Sum, VectorSum<S>> || kOfSlopes, kAhead = !kAdditive || !kByVectors;
+  constexpr bool kByVectors = kOfSlopes<summed, score> || std::is_same_v<Sum, VectorSum<S>>;
+  constexpr bool kAhead = !kAdditive || !kByVectors;
   using Next = std::conditional_t<kByVectors, NextIndex, LoadedIndex>;
   auto& batch = warp_storage<typename Sum::Batch>();
   const int lane = threadIdx.x;
   const typename Sum::Reader row(a, kOfValue ? g.grad_out : a.dst, h, Sum::lane());
   Sum sum = [&] {
-    if constexpr (kOfSlopes) {
+    if constexpr (kOfSlopes<summed, score>) {
       RowSlopes<typename Sum::W> slopes{Slopes(a.slope_below_zero)};
       slopes.own.load(a.features(a.src, j, h), Sum::lane(), a.head_dim);
       return Sum(batch, slopes);
@@ -119,11 +123,10 @@ cudaError_t launch_columns(const Attention& a, const Gradients& g, void* workspa
       chosen<<<grid, with.block(), with.warps * sum_storage<S>(), stream>>>(Typed<T>{a}, g, with, scratch.slots, store);
     };
     const auto launch_sum = [&]<Summed summed>() {
-      constexpr bool kOfSlopes = score == Score::additive_v2 && summed == Summed::dst;
-      using Vectors = std::conditional_t<kOfSlopes, SlopeSum<S>, VectorSum<S>>;
+      using Vectors = std::conditional_t<kOfSlopes<summed, score>, SlopeSum<S>, VectorSum<S>>;
       auto *by_vectors = columns_kernel<summed, score, S, Vectors>, *kernel = by_vectors;
       decltype(kernel) exact = nullptr;
-      if constexpr (kTensorRows<S> && !kOfSlopes) {
+      if constexpr (kTensorRows<S> && !kOfSlopes<summed, score>) {
         if (has_tensor_sums<S>(a)) {
           kernel = columns_kernel<summed, score, S, TensorSum<S>>;
           exact = by_vectors;

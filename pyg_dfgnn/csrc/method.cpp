@@ -418,16 +418,15 @@ Method choose_method(const Call& call, const Attention& attention, Pass pass, Ti
   if (call.op == Op::pmf) return Method::pmf;
   const auto& asked = call.route.method;
   if (asked == "auto") return choose_automatically(call, attention, pass, tile_fits);
-  std::string names = "'auto'";
   for (const auto& [method, name] : kMethods) {
-    if (asked == name) {
-      const bool can_run = method == Method::tile       ? tile_can_run(attention, pass, tile_fits)
-                           : method == Method::resident ? resident_can_run(call, attention, pass)
-                                                        : true;
-      return can_run ? method : Method::smmf;
-    }
-    names += c10::str(", '", name, "'");
+    if (asked != name) continue;
+    const bool can_run = method == Method::tile       ? tile_can_run(attention, pass, tile_fits)
+                         : method == Method::resident ? resident_can_run(call, attention, pass)
+                                                      : true;
+    return can_run ? method : Method::smmf;
   }
+  std::string names = "'auto'";
+  for (const auto& m : kMethods) names += c10::str(", '", m.second, "'");
   TORCH_CHECK(false, "method: expected one of ", names, ", got '", asked, "'");
 }
 

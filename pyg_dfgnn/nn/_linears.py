@@ -31,10 +31,9 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
     difference, or there is none."""
     if not has_operators(x):
         return None
-    for layer in layers:
-        _initialize(layer, x)
     weights, biases, are_trained = [], [], set()
     for layer in layers:
+        _initialize(layer, x)
         if not is_linear(layer):
             return None
         parameters = layer._parameters
@@ -62,8 +61,11 @@ def by_operator(layers: list[torch.nn.Module], x: Tensor) -> Optional[list[Tenso
 def _initialize(layer: torch.nn.Module, x: Tensor) -> None:
     """Sizes a lazy layer, as its hook does where it is called: its first call goes the way of all
     others then, which checkpoints compare with it. Other hooks may make another x of it."""
-    is_watched = torch.nn.modules.module._has_any_global_hook()
-    if is_lazy(layer) and len(layer._forward_pre_hooks) == 1 and not is_watched:
+    if (
+        is_lazy(layer)
+        and len(layer._forward_pre_hooks) == 1
+        and not torch.nn.modules.module._has_any_global_hook()
+    ):
         layer.initialize_parameters(layer, (x,))
 
 

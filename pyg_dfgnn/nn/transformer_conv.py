@@ -164,9 +164,8 @@ class TransformerConv(FusedConv, torch_geometric.nn.TransformerConv):
     def project_at_once(self, x: PairTensor) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
         """The same by an operator for each of ``x`` where that will do."""
         layers = [self.lin_query, self.lin_key, self.lin_value]
-        drops = self.training and self.dropout > 0
-        # What draws numbers between those of lazy values and of lin_skip.
-        draws = is_lazy(self.lin_skip) and (drops or is_lazy(self.lin_edge))
+        # Whether numbers are drawn between those of lazy values and of lin_skip.
+        draws = is_lazy(self.lin_skip) and (self.dropout_p() > 0 or is_lazy(self.lin_edge))
         if x[0] is x[1] and not draws:
             made = by_operator([*layers, self.lin_skip] if self.root_weight else layers, x[0])
             if made is not None:

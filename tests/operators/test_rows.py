@@ -216,8 +216,8 @@ def test_an_infinite_feature_that_counts_against_its_edges(
     operands = make_operands("additive_v2", graph, heads, head_dim, dtype)
     operands["att"][0, 5] = -1
     operands["x_src"][3, 0, 5] = torch.inf
-    out, lse = run(method, "additive_v2", graph, operands, negative_slope=negative_slope)
     options = {"negative_slope": negative_slope}
+    out, lse = run(method, "additive_v2", graph, operands, **options)
     expected, expected_lse = reference.attention("additive_v2", graph, operands, **options)
     assert 0 < int(expected.isnan().sum()) <= expected.size(0)
     assert_near(out, expected, FORWARD_TOLERANCE[dtype], "out")
