@@ -60,8 +60,6 @@ struct Saved {
   at::Tensor out;       // T [N_dst, H, D]
   at::Tensor lse;       // A [N_dst, H]
   at::Tensor grad_lse;  // optional: A [N_dst, H]
-  at::Tensor delta;     // A [N_dst, H]: <grad_out_i, out_i> - grad_lse_i, so that ds = p * (dp - delta). Given to the
-                        // CPU; on CUDA a kernel makes it.
   bool sum_x = false;   // Call::sum_x
 };
 
@@ -90,7 +88,9 @@ Gradients backward_cpu(const Attention& attention, const Saved& saved);
 ForwardResult forward_cuda(Attention attention, Method method);
 Gradients backward_cuda(Attention attention, const Saved& saved, Method method);
 
-// Additive_v2's gradients of x_dst, x_src and att, the first two in the place of those that it is given.
+// Additive_v2's gradients of x_dst, x_src and att, the first two in the place of those that it is given. On the CPU that
+// of att is one for each of some runs of nodes: A [runs, H, D], the sum of which it is.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients_cpu(const Attention& attention, const Gradients& given);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients_cuda(const Attention& attention, const Gradients& given);
 
 inline at::ScalarType accumulate_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }

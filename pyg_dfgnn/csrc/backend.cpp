@@ -22,10 +22,7 @@ struct Cpu {
     auto attention = make_attention(call);
     set_scales(attention);
     choose_method(call, attention, Pass::backward);
-    auto saved = make_saved(call, inputs, attention);
-    const auto type = saved.lse.scalar_type();
-    saved.delta = (saved.grad_out.to(type) * saved.out.to(type)).sum(-1);
-    if (saved.grad_lse.defined()) saved.delta = saved.delta - saved.grad_lse;
+    const auto saved = make_saved(call, inputs, attention);
     return finish_gradients(call, attention, backward_cpu(attention, saved));
   }
 };

@@ -58,22 +58,18 @@ at::Tensor sum_of_nodes(const at::Tensor& x, [[maybe_unused]] By by) {
   return sum_of_nodes(x.narrow(0, 0, whole).reshape(runs).sum(1), by) + x.narrow(0, whole, nodes - whole).sum(0);
 }
 
-// <x, g> over nodes, where g is a sum of edges: nodes without any have no part in it, even if they are not a number.
-at::Tensor sum_of_products(const at::Tensor& x, const at::Tensor& g, By by) {
-  const auto sums = sum_of_nodes(x * g, by);
-  if (by == By::operators || sums.isfinite().all().item<bool>()) return sums;
-  return sum_of_nodes((x * g).masked_fill(g == 0, 0), by);
-}
-
 // Additive_v2's, of x_dst, x_src and att.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients(const Attention& a, const Gradients& g, By by) {
 #ifdef DFGNN_WITH_CUDA
   if (by == By::kernels && a.value.is_cuda()) return att_gradients_cuda(a, g);
 #endif
+  if (by == By::kernels) {
+    const auto [grad_dst, grad_src, runs] = att_gradients_cpu(a, g);
+    return {grad_dst, grad_src, sum_of_nodes(runs, by)};
+  }
   const auto type = accumulate_type(a.value.scalar_type());
   const auto x_dst = a.dst.to(type), g_dst = g.dst.to(type), x_src = a.src.to(type), g_src = g.src.to(type);
-  return {a.att * g_dst, a.att * g_src + g.value,
-          sum_of_products(x_dst, g_dst, by) + sum_of_products(x_src, g_src, by)};
+  return {a.att * g_dst, a.att * g_src + g.value, sum_of_nodes(x_dst * g_dst, by) + sum_of_nodes(x_src * g_src, by)};
 }
 
 }  // namespace

@@ -48,15 +48,14 @@ ForwardResult forward_cpu(const Attention& a) {
   auto args = cpu::make_args(a);
   args.out = cpu::writable(out);
   args.lse = cpu::writable(lse);
-  const auto schedule = cpu::make_schedule(a.rowptr, a.num_edges(), a.heads() * a.head_dim());
+  const auto schedule = cpu::make_schedule(a.rowptr, a.num_edges(), a.heads(), a.head_dim());
   cpu::run(cpu::kernels_for(a).forward, args, schedule, lse.element_size());
   return {out, lse};
 }
 
 Gradients backward_cpu(const Attention& a, const Saved& saved) {
   const auto per_edge = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
-  const int64_t width = a.heads() * a.head_dim();
-  const auto rows = cpu::make_schedule(a.rowptr, a.num_edges(), width);
+  const auto rows = cpu::make_schedule(a.rowptr, a.num_edges(), a.heads(), a.head_dim());
   const auto edge_tensor = [&] {  // where some entries belong to no row, their gradients are 0
     return rows.complete ? at::empty({a.num_edges(), a.heads()}, per_edge)
                          : at::zeros({a.num_edges(), a.heads()}, per_edge);
@@ -73,9 +72,9 @@ Gradients backward_cpu(const Attention& a, const Saved& saved) {
 
   auto args = cpu::make_args(a);
   args.grad_out = cpu::data_of(saved.grad_out);
+  args.out = const_cast<void*>(cpu::data_of(saved.out));
   args.lse = const_cast<void*>(cpu::data_of(saved.lse));
   args.grad_lse = cpu::data_of(saved.grad_lse);
-  args.delta = cpu::data_of(saved.delta);
   args.weight = cpu::writable(weight);
   args.grad_score = cpu::writable(grad_score);
   args.grad_bias = additive ? cpu::writable(gradients.bias) : nullptr;
@@ -84,7 +83,7 @@ Gradients backward_cpu(const Attention& a, const Saved& saved) {
   args.grad_value = cpu::writable(gradients.value);
   const auto kernels = cpu::kernels_for(a);
   cpu::run(kernels.backward_dst, args, rows, weight.element_size());
-  const auto columns = cpu::make_schedule(a.colptr, a.num_edges(), width);
+  const auto columns = cpu::make_schedule(a.colptr, a.num_edges(), a.heads(), a.head_dim());
   cpu::run(kernels.backward_src, args, columns, weight.element_size());
   return gradients;
 }

@@ -1,5 +1,6 @@
 // The backward passes. With p = exp(s - lse), w = dropout(p), dp = <grad_out_i, value_j>:
-//   ds = p * (dropout(dp) - delta_i),   grad_value_j = sum_i w grad_out_i,
+//   ds = p * (dropout(dp) - delta_i) where delta_i = <grad_out_i, out_i> - grad_lse_i,   grad_value_j = sum_i w
+//   grad_out_i,
 // and for dot and cosine grad_dst_i = sum_j ds src_j, grad_src_j = sum_i ds dst_i (with their scales), for additive the
 // sums of ds' = ds * leaky_relu', which for additive_v2 is a vector. The pass over rows gathers src and value and
 // leaves w and ds in [E, H]; the pass over columns gathers grad_out and dst. Both pull, so nothing is added to by two
@@ -10,6 +11,27 @@
 
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
+
+// The gradient of a logit's operand that a block's rows have, `own`, by the other one, with ds of BackwardDst::edges.
+template <Logit LOGIT, class T, class A>
+inline void write_operand_gradient(const Args& args, const Block& block, int64_t h, const A* ds, const void* own,
+                                   const void* other, void* gradient, A* sums) {
+  const int64_t H = args.heads, D = args.head_dim;
+  if constexpr (LOGIT == Logit::additive) {
+    for_each_row(block, [&](int64_t i, int first, int last) {
+      A sum = 0;
+      for (int e = first; e < last; ++e) sum += ds[e];
+      as<A>(gradient)[i * H + h] = sum;
+    });
+  } else if constexpr (LOGIT == Logit::additive_v2) {
+    write_slopes_of_rows(block, ds, head_of<T>(own, h, H, D), head_of<T>(other, h, H, D), A(args.negative_slope), D,
+                         as<T>(gradient) + h * D, sums);
+  } else {
+    const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
+    write_sums_of_rows(block, ds, head_of<T>(other, h, H, D), D, as<T>(gradient) + h * D, sums,
+                       [&](int) { return scale; });
+  }
+}
 
 // State of a row: per head grad_dst, [D] or (additive) one number in [lanes].
 template <Logit LOGIT, class T>
@@ -25,14 +47,17 @@ struct BackwardDst {
   static void edges(const Args& args, const Block& block, int64_t h, A* ds) {
     const int64_t H = args.heads, at = block.begin * H + h;
     const int n = block.n;
+    const Rows<T> grad_out = head_of<T>(args.grad_out, h, H, args.head_dim);
+    const Rows<T> out = head_of<T>(args.out, h, H, args.head_dim);
     A p[kBlock], factor[kBlock];
     Derivatives<A> derivatives;
     logits<LOGIT, T, A>(args, block, h, p, &derivatives);
-    for_each_row(block, [&](int64_t i, int first, int last) {
-      const A lse = as<A>(args.lse)[i * H + h], shift = lse == -kInfinity ? A(0) : lse;  // -inf: all logits are, p is 0
-#pragma omp simd
-      for (int e = first; e < last; ++e) p[e] -= shift;
-    });
+    A shift[kBlockRows], delta[kBlockRows], by_edges[kBlockRows];
+    for (int r = 0; r < block.rows; ++r) {
+      const A lse = as<A>(args.lse)[(block.row + r) * H + h];
+      shift[r] = lse == -kInfinity ? A(0) : lse;  // -inf: all logits are, p is 0
+    }
+    for_each_edge(block, [&](int e, int r) { p[e] -= shift[r]; });
     exp_block(p, n, A(0));
     A *weight = as<A>(args.weight) + at, *grad_score = as<A>(args.grad_score) + at;
     if (args.dropout) {
@@ -43,16 +68,17 @@ struct BackwardDst {
       for (int e = 0; e < n; ++e) weight[e * H] = p[e];
     }
     for_each_row(block, [&](int64_t i, int first, int last) {
-      const A delta = as<A>(args.delta)[i * H + h];
-#pragma omp simd
-      for (int e = first; e < last; ++e) ds[e] = p[e] * (derivatives.value_dot[e] - delta);
-      // The weight of a row's only edge is constant; value_dot and delta are rounded in different ways.
+      if (first == last) return;
+      const int r = int(i - block.row);
       const Range edges = row_range(args.rowptr, args, i);
-      if (edges.end - edges.begin == 1) {
-        const A grad_lse = args.grad_lse ? as<A>(args.grad_lse)[i * H + h] : A(0);
-        ds[first] = p[first] * (grad_lse + A(0) * derivatives.value_dot[first]);
-      }
+      // The weight of a row's only edge is constant; value_dot and <grad_out_i, out_i> are rounded in different ways.
+      const bool is_only = edges.end - edges.begin == 1;
+      by_edges[r] = is_only ? A(0) : A(1);
+      delta[r] = 0;
+      if (!is_only) dots<1>({grad_out[i]}, out, &i, 1, args.head_dim, {&delta[r]});
+      if (args.grad_lse) delta[r] -= as<A>(args.grad_lse)[i * H + h];
     });
+    for_each_edge(block, [&](int e, int r) { ds[e] = p[e] * (by_edges[r] * derivatives.value_dot[e] - delta[r]); });
     if (args.grad_bias) {
       A* grad_bias = as<A>(args.grad_bias) + at;
       for (int e = 0; e < n; ++e) grad_bias[e * H] = ds[e];
@@ -89,7 +115,7 @@ struct BackwardDst {
     Block block;
     A ds[kBlock];
     for (int64_t b = begin; b < end; b += kBlock) {
-      if (!read_part(args, row, b, end, block)) {
+      if (!read_part(args, by_rows(args), row, b, end, block)) {
         const auto spoil = [&](void* edges) { fill(as<A>(edges) + b * H, block.n * H, A(kNaN)); };
         spoil(args.weight);
         spoil(args.grad_score);
@@ -97,6 +123,7 @@ struct BackwardDst {
         fill(grad_dst, state_size(args), A(kNaN));
         continue;
       }
+      prefetch_sources<LOGIT, T>(args, block);
       for (int64_t h = 0; h < H; ++h) {
         edges(args, block, h, ds);
         if constexpr (kVector) {
@@ -128,26 +155,18 @@ struct BackwardDst {
   }
 
   static void short_rows(const Args& args, const Block& block, A* grad_dst) {
-    const int64_t H = args.heads;
     A ds[kBlock];
-    for (int64_t h = 0; h < H; ++h) {
+    prefetch_sources<LOGIT, T>(args, block);
+    for (int64_t h = 0; h < args.heads; ++h) {
       edges(args, block, h, ds);
-      for_each_row(block, [&](int64_t i, int first, int last) {
-        if constexpr (kVector) {
-          add_terms(args, i, h, ds + first, block.source + first, last - first, false, grad_dst);
-        } else {
-          *grad_dst = 0;
-          for (int e = first; e < last; ++e) *grad_dst += ds[e];
-        }
-        write(args, i, h, grad_dst);
-      });
+      write_operand_gradient<LOGIT, T>(args, block, h, ds, args.dst, args.src, args.grad_dst, grad_dst);
     }
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     Block block;
     for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, i, end, block)) {
+      if (read_short_rows(args, by_rows(args), i, end, block)) {
         short_rows(args, block, as<A>(memory));
         i += block.rows;
         continue;
@@ -172,33 +191,50 @@ struct BackwardSrc {
   static int64_t src_width(const Args& args) { return kVector ? padded<A>(args.head_dim) : 1; }
   static int64_t state_size(const Args& args) { return args.heads * (value_width(args) + src_width(args)); }
 
+  static DFGNN_INLINE void prefetch_destinations(const Args& args, const Block& block) {
+    prefetch_rows<T>(args, block, args.grad_out, args.num_dst);
+    if (kVector) prefetch_rows<T>(args, block, args.dst, args.num_dst);
+  }
+
+  // Where a block's edges are in CSR order; false where one is nowhere.
+  static bool read_positions(const Args& args, const Block& block, int64_t* position) {
+    return read_indices(args.perm, args.wide_index, block.begin, block.n, args.num_edges, position);
+  }
+
+  // One head's weights of a block's edges, and what dst_i is multiplied by in the gradient of src_j.
+  static void read_numbers(const Args& args, const Block& block, const int64_t* position, int64_t h, A* weight, A* ds) {
+    const int64_t H = args.heads;
+    const A *weights = as<A>(args.weight) + h, *grad_scores = as<A>(args.grad_score) + h;
+#pragma omp simd
+    for (int e = 0; e < block.n; ++e) {
+      weight[e] = weights[position[e] * H];
+      ds[e] = grad_scores[position[e] * H];
+    }
+    if constexpr (LOGIT == Logit::cosine) {
+      const A* dst_scale = as<A>(args.dst_scale) + h;
+#pragma omp simd
+      for (int e = 0; e < block.n; ++e) ds[e] *= dst_scale[block.source[e] * H];
+    }
+  }
+
   static void piece(const Args& args, int64_t column, int64_t begin, int64_t end, void* memory) {
     const int64_t H = args.heads, D = args.head_dim;
     A *grad_value = as<A>(memory), *grad_src = grad_value + H * value_width(args);
     if (begin >= end) fill(grad_value, H * value_width(args), A(0));
     if (!kVector || begin >= end) fill(grad_src, H * src_width(args), A(0));
-    const A *all_weights = as<A>(args.weight), *all_grad_scores = as<A>(args.grad_score);
-    int64_t destination[kBlock], position[kBlock];
+    Block block;
+    int64_t position[kBlock];
     A weight[kBlock], ds[kBlock];
     for (int64_t b = begin; b < end; b += kBlock) {
-      const int n = end - b < kBlock ? int(end - b) : kBlock;
-      const bool wide = args.wide_index;
-      if (!read_indices(args.row, wide, b, n, args.num_dst, destination) ||
-          !read_indices(args.perm, wide, b, n, args.num_edges, position)) {
+      if (!read_part(args, by_columns(args), column, b, end, block) || !read_positions(args, block, position)) {
         fill(grad_value, state_size(args), A(kNaN));
         continue;
       }
+      prefetch_destinations(args, block);
+      const int n = block.n;
+      const int64_t* destination = block.source;
       for (int64_t h = 0; h < H; ++h) {
-#pragma omp simd
-        for (int e = 0; e < n; ++e) {
-          weight[e] = all_weights[position[e] * H + h];
-          ds[e] = all_grad_scores[position[e] * H + h];
-        }
-        if constexpr (LOGIT == Logit::cosine) {
-          const A* dst_scale = as<A>(args.dst_scale) + h;
-#pragma omp simd
-          for (int e = 0; e < n; ++e) ds[e] *= dst_scale[destination[e] * H];
-        }
+        read_numbers(args, block, position, h, weight, ds);
         weighted_sum(weight, head_of<T>(args.grad_out, h, H, D), destination, n, D, b != begin,
                      grad_value + h * value_width(args));
         if constexpr (LOGIT == Logit::additive_v2) {
@@ -212,6 +248,18 @@ struct BackwardSrc {
           grad_src[h] += sum_block(ds, n);
         }
       }
+    }
+  }
+
+  static void short_columns(const Args& args, const Block& block, const int64_t* position, A* sums) {
+    const int64_t H = args.heads, D = args.head_dim;
+    A weight[kBlock], ds[kBlock];
+    prefetch_destinations(args, block);
+    for (int64_t h = 0; h < H; ++h) {
+      read_numbers(args, block, position, h, weight, ds);
+      write_sums_of_rows(block, weight, head_of<T>(args.grad_out, h, H, D), D, as<T>(args.grad_value) + h * D, sums,
+                         [](int) { return A(1); });
+      write_operand_gradient<LOGIT, T>(args, block, h, ds, args.src, args.dst, args.grad_src, sums);
     }
   }
 
@@ -233,11 +281,20 @@ struct BackwardSrc {
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
-    for (int64_t j = begin; j < end; ++j) {
+    Block block;
+    int64_t position[kBlock];
+    for (int64_t j = begin; j < end;) {
+      if (read_short_rows(args, by_columns(args), j, end, block) && read_positions(args, block, position)) {
+        short_columns(args, block, position, as<A>(memory));
+        j += block.rows;
+        continue;
+      }
       const Range range = row_range(args.colptr, args, j);
-      if (range.end - range.begin > kPieceEdges) continue;
-      piece(args, j, range.begin, range.end, memory);
-      merge(args, j, memory, 1);
+      if (range.end - range.begin <= kPieceEdges) {
+        piece(args, j, range.begin, range.end, memory);
+        merge(args, j, memory, 1);
+      }
+      ++j;
     }
   }
 };

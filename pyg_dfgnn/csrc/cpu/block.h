@@ -49,15 +49,25 @@ DFGNN_INLINE bool read_indices(const void* indices, bool wide, int64_t begin, in
   return valid;
 }
 
+// One of the two forms: rows are destinations and their entries sources (CSR), or the other way round (CSC), and then
+// "row" means column and "source" destination below.
+struct Form {
+  const void *pointers, *indices;
+  int64_t bound;  // of the indices
+};
+DFGNN_INLINE Form by_rows(const Args& args) { return {args.rowptr, args.col, args.num_src}; }
+DFGNN_INLINE Form by_columns(const Args& args) { return {args.colptr, args.row, args.num_dst}; }
+
 // The edges of a long row are taken kBlock at a time. Rows of a few edges would leave most lanes of a vector empty and
 // wait for the latency of every step (inner products, maximum, exp, sum) in turn, so as many as fit share a block.
 constexpr int kShortRow = 16;
 constexpr int kBlockRows = 64;
 
 struct Block {
-  int64_t row, begin;          // the first row and the CSR position of its first edge here
-  int rows, n;                 // and how many of both
-  int offset[kBlockRows + 1];  // row r's edges are offset[r] .. offset[r + 1] - 1
+  int64_t row, begin;           // the first row and the position of its first edge here
+  int rows, n;                  // and how many of both
+  int offset[kBlockRows + 1];   // row r's edges are offset[r] .. offset[r + 1] - 1
+  int own[kBlock + kShortRow];  // the row of an edge, as a number in the block; not of a block of one row
   int64_t source[kBlock];
 };
 
@@ -67,37 +77,65 @@ DFGNN_INLINE void for_each_row(const Block& block, F f) {
   for (int r = 0; r < block.rows; ++r) f(block.row + r, block.offset[r], block.offset[r + 1]);
 }
 
-DFGNN_INLINE bool read_sources(const Args& args, Block& block) {
-  return read_indices(args.col, args.wide_index, block.begin, block.n, args.num_src, block.source);
+// Calls f(e, r) for every edge of the block and its row, block.row + r.
+template <class F>
+DFGNN_INLINE void for_each_edge(const Block& block, F f) {
+  const int n = block.n;
+  if (block.rows == 1) {
+#pragma omp simd
+    for (int e = 0; e < n; ++e) f(e, 0);
+  } else {
+#pragma omp simd
+    for (int e = 0; e < n; ++e) f(e, block.own[e]);
+  }
+}
+
+DFGNN_INLINE bool read_sources(const Args& args, const Form& form, Block& block) {
+  return read_indices(form.indices, args.wide_index, block.begin, block.n, form.bound, block.source);
+}
+
+// Asks for the rows of all heads, T [num_rows, H, D], of the block's sources, unless the cache has them: head after
+// head reads lines that lie anywhere. A long row's are many, and in a cache that is near enough without asking. Not in
+// a function of its own, which GCC would take for one without effects.
+template <class T>
+DFGNN_INLINE void prefetch_rows(const Args& args, const Block& block, const void* features, int64_t num_rows) {
+  constexpr int kLine = 64;
+  const int64_t bytes = args.heads * args.head_dim * int64_t(sizeof(T));
+  if (bytes * num_rows <= int64_t(1) << (block.rows == 1 ? 23 : 20)) return;
+  for (int e = 0; e < block.n; ++e) {
+    const char* row = static_cast<const char*>(features) + block.source[e] * bytes;
+    for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(row + b);
+  }
 }
 
 // Edges from b on of the one row; false where a source is out of range.
-DFGNN_INLINE bool read_part(const Args& args, int64_t row, int64_t b, int64_t end, Block& block) {
+DFGNN_INLINE bool read_part(const Args& args, const Form& form, int64_t row, int64_t b, int64_t end, Block& block) {
   const int n = end - b < kBlock ? int(end - b) : kBlock;
   block.row = row;
   block.begin = b;
   block.rows = 1;
   block.n = block.offset[1] = n;
   block.offset[0] = 0;
-  return read_sources(args, block);
+  return read_sources(args, form, block);
 }
 
 // As many of the rows first, first + 1, .. before `last` as are short, follow on each other and fit; false where there
 // is none or a source is out of range.
-DFGNN_INLINE bool read_short_rows(const Args& args, int64_t first, int64_t last, Block& block) {
-  int64_t next = row_range(args.rowptr, args, first).begin;
+DFGNN_INLINE bool read_short_rows(const Args& args, const Form& form, int64_t first, int64_t last, Block& block) {
+  int64_t next = row_range(form.pointers, args, first).begin;
   block.row = first;
   block.begin = next;
   block.rows = block.n = block.offset[0] = 0;
   for (int64_t i = first; i < last && block.rows < kBlockRows; ++i) {
-    const Range range = row_range(args.rowptr, args, i);
+    const Range range = row_range(form.pointers, args, i);
     const int64_t degree = range.end - range.begin;
     if (range.begin != next || degree > kShortRow || block.n + degree > kBlock) break;
+    for (int k = 0; k < kShortRow; ++k) block.own[block.n + k] = block.rows;
     block.n += int(degree);
     block.offset[++block.rows] = block.n;
     next = range.end;
   }
-  return block.rows > 0 && read_sources(args, block);
+  return block.rows > 0 && read_sources(args, form, block);
 }
 
 }  // namespace

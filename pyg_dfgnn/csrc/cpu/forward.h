@@ -35,11 +35,12 @@ struct Forward {
     A weight[kBlock];
     for (int64_t b = begin; b < end; b += kBlock) {
       const bool first = b == begin;
-      if (!read_part(args, row, b, end, block)) {
+      if (!read_part(args, by_rows(args), row, b, end, block)) {
         fill(state.l, H, A(kNaN));  // for good: what is added to NaN is NaN
         if (first) fill(state.out, H * state.width, A(0));
         continue;
       }
+      prefetch_sources<LOGIT, T>(args, block);
       for (int64_t h = 0; h < H; ++h) {
         const int n = block.n;
         logits<LOGIT, T, A>(args, block, h, weight, nullptr);
@@ -86,32 +87,34 @@ struct Forward {
   // All of a block's rows, one step after the other; `sums` is one head's out.
   static void short_rows(const Args& args, const Block& block, A* sums) {
     const int64_t H = args.heads, D = args.head_dim;
-    A weight[kBlock];
+    A weight[kBlock], shift[kBlockRows], scale[kBlockRows];
+    prefetch_sources<LOGIT, T>(args, block);
     for (int64_t h = 0; h < H; ++h) {
-      A* lse = as<A>(args.lse) + h;
+      A* lse = as<A>(args.lse) + block.row * H + h;
+      T* out = as<T>(args.out) + h * D;
       logits<LOGIT, T, A>(args, block, h, weight, nullptr);
-      for_each_row(block, [&](int64_t i, int first, int last) {
+      for (int r = 0; r < block.rows; ++r) {
         A m = -kInfinity;
-        for (int e = first; e < last; ++e) m = weight[e] > m ? weight[e] : m;
-        const A shift = shift_of(m);
-        for (int e = first; e < last; ++e) weight[e] -= shift;
-        lse[i * H] = shift;
-      });
+        for (int e = block.offset[r]; e < block.offset[r + 1]; ++e) m = weight[e] > m ? weight[e] : m;
+        shift[r] = shift_of(m);
+      }
+      for_each_edge(block, [&](int e, int r) { weight[e] -= shift[r]; });
       exp_block(weight, block.n, A(0));
-      A scale[kBlockRows];
-      for_each_row(block, [&](int64_t i, int first, int last) {
+      for (int r = 0; r < block.rows; ++r) {
         A l = 0;
-        for (int e = first; e < last; ++e) l += weight[e];
-        scale[i - block.row] = l == A(0) ? A(0) : A(1) / l;
-        lse[i * H] = l == A(0) ? A(-kInfinity) : lse[i * H] + log(l);
-      });
+        for (int e = block.offset[r]; e < block.offset[r + 1]; ++e) l += weight[e];
+        scale[r] = l == A(0) ? A(0) : A(1) / l;
+        lse[r * H] = l == A(0) ? A(-kInfinity) : shift[r] + log(l);
+      }
       drop(args, block, h, weight);
-      for_each_row(block, [&](int64_t i, int first, int last) {
-        const A factor = scale[i - block.row];
-        const int n = factor == A(0) ? 0 : last - first;  // no edges, or all logits -inf: out is 0
-        weighted_sum(weight + first, head_of<T>(args.value, h, H, D), block.source + first, n, D, false, sums);
-        write_row(as<T>(args.out) + (i * H + h) * D, sums, factor, D);
-      });
+      const Rows<T> value = head_of<T>(args.value, h, H, D);
+      write_sums_of_rows(block, weight, value, D, out, sums, [&](int r) { return scale[r]; });
+      for_each_row(block,
+                   [&](int64_t i, int first, int last) {  // 0 of values that are not finite, where all logits are -inf
+                     if (first == last || scale[i - block.row] != A(0)) return;
+                     fill(sums, D, A(0));
+                     write_row(out + i * H * D, sums, A(1), D);
+                   });
     }
   }
 
@@ -119,7 +122,7 @@ struct Forward {
     const State state = state_of(args, memory);
     Block block;
     for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, i, end, block)) {
+      if (read_short_rows(args, by_rows(args), i, end, block)) {
         short_rows(args, block, state.out);
         i += block.rows;
         continue;

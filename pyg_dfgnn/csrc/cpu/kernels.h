@@ -32,9 +32,9 @@ struct Args {
   uint64_t keep_threshold;  // an edge is kept when its random 32-bit word is at least this
   double keep_scale;        // and its weight multiplied by this
 
-  void *out, *lse;  // T and A: results of the forward pass; lse is read by the backward passes
+  void *out, *lse;  // T and A: results of the forward pass, read by the backward pass over rows
 
-  const void *grad_out, *grad_lse, *delta;  // grad_lse may be null
+  const void *grad_out, *grad_lse;  // grad_lse may be null
   // A [E, H], written by the pass over rows, read by the pass over columns: the weight dropout(p) of an edge, and the
   // gradient of its score (before the leaky ReLU where the score is additive).
   void *weight, *grad_score;
@@ -91,6 +91,18 @@ struct NormKernels {
   void (*normalize_backward)(const NormArgs&, int64_t begin, int64_t end);
 };
 
+// Additive_v2's gradients of nodes; see att.h. T [rows, size] each, of all heads' features.
+struct AttArgs {
+  const void* x;
+  void* g;            // without the factor att before, with it and with `added` after
+  const void* added;  // or null
+  const void* att;    // A [size]
+  int64_t size;
+};
+
+// Of nodes begin .. end - 1; sums: A [size], their part of att's gradient.
+using AttKernel = void (*)(const AttArgs&, int64_t begin, int64_t end, void* sums);
+
 // GATv2's scores of edges that have features: of E entries of the rows of a compressed form, CSR by destination or, for
 // the gradients of sources, CSC. Shapes and meaning as in logits.h.
 struct V2Args {
@@ -123,6 +135,7 @@ namespace baseline {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
+AttKernel att_kernel(Type type);
 V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace baseline
@@ -130,6 +143,7 @@ namespace avx2 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
+AttKernel att_kernel(Type type);
 V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx2
@@ -137,6 +151,7 @@ namespace avx512 {
 Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
+AttKernel att_kernel(Type type);
 V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx512

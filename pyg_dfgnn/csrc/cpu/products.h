@@ -36,12 +36,12 @@ struct Sddmm {
   static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void*) {
     Block block;
     for (int64_t b = begin; b < end; b += kBlock) {
-      if (read_part(args, row, b, end, block)) {
+      if (read_part(args, by_rows(args), row, b, end, block)) {
         edges(args, block);
         continue;
       }
       for (int64_t e = b, last = b + block.n; e < last; ++e) {  // a source is out of range: that edge is NaN
-        if (read_part(args, row, e, e + 1, block)) {
+        if (read_part(args, by_rows(args), row, e, e + 1, block)) {
           edges(args, block);
         } else {
           fill(as<A>(args.out) + e * args.heads, args.heads, A(kNaN));
@@ -53,7 +53,7 @@ struct Sddmm {
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     Block block;
     for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, i, end, block)) {
+      if (read_short_rows(args, by_rows(args), i, end, block)) {
         edges(args, block);
         i += block.rows;
         continue;

@@ -12,6 +12,7 @@ struct InstructionSet {
   Kernels (*kernels)(Logit, Type);
   ProductKernels (*product_kernels)(Type);
   NormKernels (*norm_kernels)(Type);
+  AttKernel (*att_kernel)(Type);
   V2Kernels (*v2_kernels)(Type);
   DropoutMask dropout_mask;
 };

@@ -1,7 +1,7 @@
 // A block's logits, its dropout mask, its exponentials. Part of kernels_<isa>.cpp only.
 #pragma once
 
-#include "block.h"
+#include "narrow.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
@@ -32,6 +32,13 @@ inline void keep_factors(const Args& args, int64_t begin, int n, int64_t h, A* f
   }
 }
 
+// The rows that the logits and sums of a block gather.
+template <Logit LOGIT, class T>
+DFGNN_INLINE void prefetch_sources(const Args& args, const Block& block) {
+  if (LOGIT == Logit::dot) prefetch_rows<T>(args, block, args.src, args.num_src);
+  prefetch_rows<T>(args, block, args.value, args.num_src);
+}
+
 // What of a logit its gradient needs: <grad_out_i, value_j>, and the derivative of the additive score's leaky ReLU.
 template <class A>
 struct Derivatives {
@@ -52,37 +59,42 @@ inline void logits(const Args& args, const Block& block, int64_t h, A* s, Deriva
   const int64_t* source = block.source;
   const Rows<T> src = head_of<T>(args.src, h, H, D), value = head_of<T>(args.value, h, H, D);
   const Rows<T> dst = head_of<T>(args.dst, h, H, D), grad_out = head_of<T>(args.grad_out, h, H, D);
-  for_each_row(block, [&](int64_t i, int first, int last) __attribute__((always_inline)) {
-    A* value_dot = derivatives ? derivatives->value_dot + first : nullptr;
-    if constexpr (LOGIT == Logit::additive) {
-      const A a_dst = as<A>(args.dst)[i * H + h];
-      const A* a_src = as<A>(args.src) + h;
-#pragma omp simd
-      for (int e = first; e < last; ++e) s[e] = a_dst + a_src[source[e] * H];
-    } else if constexpr (LOGIT == Logit::additive_v2) {
-      const A* att = as<A>(args.att) + h * D;
-      leaky_dots(att, dst[i], A(args.negative_slope), src, source + first, last - first, D, s + first);
-    } else if (LOGIT == Logit::cosine && derivatives) {
-      dots<2>({dst[i], grad_out[i]}, value, source + first, last - first, D, {s + first, value_dot});  // rows read once
-    } else {
-      dots<1>({dst[i]}, src, source + first, last - first, D, {s + first});
+  const bool narrow = is_narrow<T>(D);
+  if constexpr (LOGIT == Logit::additive) {
+    const A *a_dst = as<A>(args.dst) + block.row * H + h, *a_src = as<A>(args.src) + h;
+    for_each_edge(block, [&](int e, int r) { s[e] = a_dst[r * H] + a_src[source[e] * H]; });
+  }
+  if constexpr (std::is_same_v<T, A>) {
+    if (narrow && LOGIT == Logit::additive_v2) {
+      narrow_leaky_dots(block, as<A>(args.att) + h * D, A(args.negative_slope), dst, src, D, s);
+    } else if (narrow && LOGIT != Logit::additive) {
+      narrow_dots(block, dst, src, D, s);
     }
-    if constexpr (LOGIT == Logit::cosine) {
-      const A dst_scale = as<A>(args.dst_scale)[i * H + h];
-#pragma omp simd
-      for (int e = first; e < last; ++e) s[e] *= dst_scale;
-    } else {
+    if (narrow && derivatives) narrow_dots(block, grad_out, value, D, derivatives->value_dot);
+  }
+  if (!narrow && (LOGIT != Logit::additive || derivatives)) {
+    for_each_row(block, [&](int64_t i, int first, int last) __attribute__((always_inline)) {
+      A* value_dot = derivatives ? derivatives->value_dot + first : nullptr;
+      if (LOGIT == Logit::cosine && derivatives) {  // rows are read once
+        dots<2>({dst[i], grad_out[i]}, value, source + first, last - first, D, {s + first, value_dot});
+        return;
+      }
+      if constexpr (LOGIT == Logit::additive_v2) {
+        const A* att = as<A>(args.att) + h * D;
+        leaky_dots(att, dst[i], A(args.negative_slope), src, source + first, last - first, D, s + first);
+      } else if (LOGIT != Logit::additive) {
+        dots<1>({dst[i]}, src, source + first, last - first, D, {s + first});
+      }
       if (derivatives) dots<1>({grad_out[i]}, value, source + first, last - first, D, {value_dot});
-    }
-  });
+    });
+  }
   if constexpr (LOGIT == Logit::dot) {
     const A scale = A(args.scale);
 #pragma omp simd
     for (int e = 0; e < n; ++e) s[e] *= scale;
   } else if constexpr (LOGIT == Logit::cosine) {
-    const A* src_scale = as<A>(args.src_scale) + h;
-#pragma omp simd
-    for (int e = 0; e < n; ++e) s[e] *= src_scale[source[e] * H];
+    const A *dst_scale = as<A>(args.dst_scale) + block.row * H + h, *src_scale = as<A>(args.src_scale) + h;
+    for_each_edge(block, [&](int e, int r) { s[e] = s[e] * dst_scale[r * H] * src_scale[source[e] * H]; });
   } else if constexpr (LOGIT == Logit::additive) {
     const A negative_slope = A(args.negative_slope);
     if (args.a_edge) add_per_edge(as<A>(args.a_edge) + block.begin * H + h, H, n, s);
@@ -126,6 +138,50 @@ inline A max_block(A* s, int n) {
   Vector<A> m = broadcast(A(-kInfinity));
   for (int e = 0; e < n; e += L) m = max(m, load(s + e));
   return max_lane(m);
+}
+
+// out[i] = factor(r) * the sum over the edges of row i = block.row + r of weight[e] * rows[source[e]]; rows of out are
+// as far apart as those of `rows`. `sums` holds whole vectors of a head.
+template <class T, class A, class Factor>
+inline void write_sums_of_rows(const Block& block, const A* weight, Rows<T> rows, int64_t head_dim, T* out, A* sums,
+                               Factor factor) {
+  if constexpr (std::is_same_v<T, A>) {
+    if (is_narrow<T>(head_dim)) {
+      const auto write_terms = [&](int64_t d, A* terms) __attribute__((always_inline)) {
+        for_each_edge(block, [&](int e, int) __attribute__((always_inline)) {
+          terms[e] = weight[e] * rows.data[block.source[e] * rows.stride + d];
+        });
+      };
+      narrow_sums(block, out, rows.stride, head_dim, write_terms, factor);
+      return;
+    }
+  }
+  for_each_row(block, [&](int64_t i, int first, int last) {
+    weighted_sum(weight + first, rows, block.source + first, last - first, head_dim, false, sums);
+    write_row(out + i * rows.stride, sums, factor(int(i - block.row)), head_dim);
+  });
+}
+
+// The same of weight[e] * slope(own[i] + rows[source[e]]), additive_v2's.
+template <class T, class A>
+inline void write_slopes_of_rows(const Block& block, const A* weight, Rows<T> own, Rows<T> rows, A negative_slope,
+                                 int64_t head_dim, T* out, A* sums) {
+  if constexpr (std::is_same_v<T, A>) {
+    if (is_narrow<T>(head_dim)) {
+      const auto write_terms = [&](int64_t d, A* terms) __attribute__((always_inline)) {
+        for_each_sum(block, own, rows, d, [&](int e, Vector<A> z) __attribute__((always_inline)) {
+          store(terms + e, load(weight + e) * slope(z, negative_slope));
+        });
+      };
+      narrow_sums(block, out, rows.stride, head_dim, write_terms, [](int) { return A(1); });
+      return;
+    }
+  }
+  for_each_row(block, [&](int64_t i, int first, int last) {
+    weighted_slopes(weight + first, own[i], negative_slope, rows, block.source + first, last - first, head_dim, false,
+                    sums);
+    write_row(out + i * rows.stride, sums, A(1), head_dim);
+  });
 }
 
 }  // namespace
