@@ -67,8 +67,7 @@ struct BackwardDst {
     } else {
       for (int e = 0; e < n; ++e) weight[e * H] = p[e];
     }
-    for_each_row(block, [&](int64_t i, int first, int last) {
-      if (first == last) return;
+    for_each_full_row(block, [&](int64_t i, int first, int) {
       const int r = int(i - block.row);
       const Range edges = row_range(args.rowptr, args, i);
       // The weight of a row's only edge is constant; value_dot and <grad_out_i, out_i> are rounded in different ways.

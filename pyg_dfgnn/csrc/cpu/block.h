@@ -77,6 +77,14 @@ DFGNN_INLINE void for_each_row(const Block& block, F f) {
   for (int r = 0; r < block.rows; ++r) f(block.row + r, block.offset[r], block.offset[r + 1]);
 }
 
+// The same of the rows that have edges.
+template <class F>
+DFGNN_INLINE void for_each_full_row(const Block& block, F f) {
+  for_each_row(block, [&](int64_t i, int first, int last) __attribute__((always_inline)) {
+    if (first < last) f(i, first, last);
+  });
+}
+
 // Calls f(e, r) for every edge of the block and its row, block.row + r.
 template <class F>
 DFGNN_INLINE void for_each_edge(const Block& block, F f) {

@@ -188,10 +188,17 @@ DFGNN_INLINE FloatVector load(const bfloat16* p, int n) {
 DFGNN_INLINE FloatVector load(const half* p, int n) {
   return widen_half(bit_cast<HalfBits>(_mm256_maskz_loadu_epi16(__mmask16((1u << n) - 1u), p)));
 }
+DFGNN_INLINE void store(float* p, FloatVector v, int n) {
+  _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1u), bit_cast<__m512>(v));
+}
 #elif defined(__AVX2__)
 DFGNN_INLINE FloatVector load(const float* p, int n) {
   const IntVector lane = {0, 1, 2, 3, 4, 5, 6, 7};
   return bit_cast<FloatVector>(_mm256_maskload_ps(p, bit_cast<__m256i>(lane < n)));
+}
+DFGNN_INLINE void store(float* p, FloatVector v, int n) {
+  const IntVector lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  _mm256_maskstore_ps(p, bit_cast<__m256i>(lane < n), bit_cast<__m256>(v));
 }
 #endif
 

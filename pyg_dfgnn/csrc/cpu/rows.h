@@ -196,6 +196,15 @@ inline void write_row(T* row, const A* sums, A factor, int64_t head_dim) {
   if (const int rest = int(head_dim - d)) store(row + d, load(sums + d) * factor, rest);
 }
 
+template <class T>
+inline void clear_row(T* row, int64_t head_dim) {
+  using A = typename Accumulator<T>::type;
+  constexpr int L = lanes<A>;
+  int64_t d = 0;
+  for (; d + L <= head_dim; d += L) store(row + d, Vector<A>{});
+  if (const int rest = int(head_dim - d)) store(row + d, Vector<A>{}, rest);
+}
+
 template <class A>
 inline void fill(A* begin, int64_t n, A x) {
   for (int64_t i = 0; i < n; ++i) begin[i] = x;

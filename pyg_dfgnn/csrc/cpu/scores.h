@@ -73,7 +73,7 @@ inline void logits(const Args& args, const Block& block, int64_t h, A* s, Deriva
     if (narrow && derivatives) narrow_dots(block, grad_out, value, D, derivatives->value_dot);
   }
   if (!narrow && (LOGIT != Logit::additive || derivatives)) {
-    for_each_row(block, [&](int64_t i, int first, int last) __attribute__((always_inline)) {
+    for_each_full_row(block, [&](int64_t i, int first, int last) __attribute__((always_inline)) {
       A* value_dot = derivatives ? derivatives->value_dot + first : nullptr;
       if (LOGIT == Logit::cosine && derivatives) {  // rows are read once
         dots<2>({dst[i], grad_out[i]}, value, source + first, last - first, D, {s + first, value_dot});
@@ -157,6 +157,10 @@ inline void write_sums_of_rows(const Block& block, const A* weight, Rows<T> rows
     }
   }
   for_each_row(block, [&](int64_t i, int first, int last) {
+    if (first == last) {
+      clear_row(out + i * rows.stride, head_dim);
+      return;
+    }
     weighted_sum(weight + first, rows, block.source + first, last - first, head_dim, false, sums);
     write_row(out + i * rows.stride, sums, factor(int(i - block.row)), head_dim);
   });
@@ -178,6 +182,10 @@ inline void write_slopes_of_rows(const Block& block, const A* weight, Rows<T> ow
     }
   }
   for_each_row(block, [&](int64_t i, int first, int last) {
+    if (first == last) {
+      clear_row(out + i * rows.stride, head_dim);
+      return;
+    }
     weighted_slopes(weight + first, own[i], negative_slope, rows, block.source + first, last - first, head_dim, false,
                     sums);
     write_row(out + i * rows.stride, sums, A(1), head_dim);
