@@ -13,108 +13,128 @@ namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
 
 // The gradient of a logit's operand that a block's rows have, `own`, by the other one, with ds of BackwardDst::edges.
-template <Logit LOGIT, class T, class A>
-inline void write_operand_gradient(const Args& args, const Block& block, int64_t h, const A* ds, const void* own,
-                                   const void* other, void* gradient, A* sums) {
-  const int64_t H = args.heads, D = args.head_dim;
-  if constexpr (LOGIT == Logit::additive) {
-    for_each_row(block, [&](int64_t i, int first, int last) {
-      A sum = 0;
-      for (int e = first; e < last; ++e) sum += ds[e];
-      as<A>(gradient)[i * H + h] = sum;
-    });
-  } else if constexpr (LOGIT == Logit::additive_v2) {
-    write_slopes_of_rows(block, ds, head_of<T>(own, h, H, D), head_of<T>(other, h, H, D), A(args.negative_slope), D,
-                         as<T>(gradient) + h * D, sums);
-  } else {
-    const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
-    write_sums_of_rows(block, ds, head_of<T>(other, h, H, D), D, as<T>(gradient) + h * D, sums,
-                       [&](int) { return scale; });
-  }
-}
+template <Logit LOGIT, class T>
+struct OperandGradient {
+  using A = typename Accumulator<T>::type;
+  static constexpr bool kVector = LOGIT != Logit::additive;  // [D] a head, or one number
 
-// State of a row: per head grad_dst, [D] or (additive) one number in [lanes].
+  static int64_t width(const Args& args) { return kVector ? args.head_dim : 1; }
+
+  static Terms terms(const void* own, const void* other) {
+    return {LOGIT == Logit::additive_v2 ? own : nullptr, other};
+  }
+  static A scale(const Args& args) { return LOGIT == Logit::dot ? A(args.scale) : A(1); }
+
+  // Of a block of one row, all heads' sums (+)= its terms; the first additive ones are added too.
+  static void add(const Args& args, const Block& block, auto heads, A* ds, const void* own, const void* other, bool add,
+                  A* sums) {
+    sums += heads.first * width(args);
+    if constexpr (kVector) {
+      add_terms<T>(args, heads, terms(own, other), block.row, block.source, block.n, ds, add, sums);
+    } else {
+      A of_block[kHeads];
+      sum_rows(block, heads.count, ds, of_block);
+      for (int h = 0; h < heads.count; ++h) sums[h] = add ? sums[h] + of_block[h] : of_block[h];
+    }
+  }
+
+  // A row's sums.
+  static void finish(const Args& args, int64_t row, const A* sums, void* gradient) {
+    const int64_t H = args.heads, at = row * H * width(args);
+    if constexpr (kVector) {
+      write_row(as<T>(gradient) + at, sums, scale(args), H * width(args));
+    } else {
+      for (int64_t h = 0; h < H; ++h) as<A>(gradient)[at + h] = sums[h];
+    }
+  }
+
+  // Of all the block's rows; `sums` is room for those of one.
+  static void write(const Args& args, const Block& block, auto heads, A* ds, const void* own, const void* other,
+                    void* gradient, A* sums) {
+    if constexpr (kVector) {
+      const A* no_factor = nullptr;
+      write_terms<T>(args, block, heads, terms(own, other), ds, scale(args), no_factor, gradient, sums);
+    } else {
+      A of_rows[kNumbersArray<A>];
+      sum_rows(block, heads.count, ds, of_rows);
+      for_each_number_of_rows(args, block, heads, [&](int k, int64_t at) { as<A>(gradient)[at] = of_rows[k]; });
+    }
+  }
+};
+
+// State of a row: grad_dst, [H, D] or (additive) [H].
 template <Logit LOGIT, class T>
 struct BackwardDst {
   using A = typename Accumulator<T>::type;
-  static constexpr bool kVector = LOGIT != Logit::additive;
+  using Gradient = OperandGradient<LOGIT, T>;
 
-  static int64_t width(const Args& args) { return kVector ? padded<A>(args.head_dim) : 1; }
-  static int64_t state_size(const Args& args) { return args.heads * width(args); }
+  static int64_t state_size(const Args& args) { return args.heads * Gradient::width(args) + lanes<A>; }
 
-  // One head of a block: writes weight, grad_score and grad_bias, and leaves in ds[e] what src_j is multiplied by in
-  // the gradient of dst_i.
-  static void edges(const Args& args, const Block& block, int64_t h, A* ds) {
-    const int64_t H = args.heads, at = block.begin * H + h;
-    const int n = block.n;
-    const Rows<T> grad_out = head_of<T>(args.grad_out, h, H, args.head_dim);
-    const Rows<T> out = head_of<T>(args.out, h, H, args.head_dim);
-    A p[kBlock], factor[kBlock];
+  // Writes weight, grad_score and grad_bias, and leaves in ds what src_j is multiplied by in the gradient of dst_i.
+  static void edges(const Args& args, const Block& block, auto heads, A* ds) {
+    const int count = heads.count, n = block.n * count;
+    A p[kNumbersArray<A>], shift[kNumbersArray<A>], delta[kNumbersArray<A>];
     Derivatives<A> derivatives;
-    logits<LOGIT, T, A>(args, block, h, p, &derivatives);
-    A shift[kBlockRows], delta[kBlockRows], by_edges[kBlockRows];
-    for (int r = 0; r < block.rows; ++r) {
-      const A lse = as<A>(args.lse)[(block.row + r) * H + h];
-      shift[r] = lse == -kInfinity ? A(0) : lse;  // -inf: all logits are, p is 0
-    }
-    for_each_edge(block, [&](int e, int r) { p[e] -= shift[r]; });
-    exp_block(p, n, A(0));
-    A *weight = as<A>(args.weight) + at, *grad_score = as<A>(args.grad_score) + at;
-    if (args.dropout) {
-      keep_factors(args, block.begin, n, h, factor);
-      for (int e = 0; e < n; ++e) derivatives.value_dot[e] *= factor[e];
-      for (int e = 0; e < n; ++e) weight[e * H] = p[e] * factor[e];
-    } else {
-      for (int e = 0; e < n; ++e) weight[e * H] = p[e];
-    }
-    for_each_full_row(block, [&](int64_t i, int first, int) {
-      const int r = int(i - block.row);
-      const Range edges = row_range(args.rowptr, args, i);
-      // The weight of a row's only edge is constant; value_dot and <grad_out_i, out_i> are rounded in different ways.
-      const bool is_only = edges.end - edges.begin == 1;
-      by_edges[r] = is_only ? A(0) : A(1);
-      delta[r] = 0;
-      if (!is_only) dots<1>({grad_out[i]}, out, &i, 1, args.head_dim, {&delta[r]});
-      if (args.grad_lse) delta[r] -= as<A>(args.grad_lse)[i * H + h];
+    logits<LOGIT, T, A>(args, block, heads, p, &derivatives);
+    for_each_number_of_rows(args, block, heads, [&](int k, int64_t at) {
+      const A lse = as<A>(args.lse)[at];
+      shift[k] = lse == -kInfinity ? A(0) : lse;  // -inf: all logits are, p is 0
     });
-    for_each_edge(block, [&](int e, int r) { ds[e] = p[e] * (by_edges[r] * derivatives.value_dot[e] - delta[r]); });
-    if (args.grad_bias) {
-      A* grad_bias = as<A>(args.grad_bias) + at;
-      for (int e = 0; e < n; ++e) grad_bias[e * H] = ds[e];
+    update_by_rows(block, count, p, shift, [](auto s, auto row) { return s - row; });
+    exp_block(p, n);
+    A* value_dot = derivatives.value_dot;
+    if (args.dropout) {
+      A factor[kNumbersArray<A>];
+      keep_factors(args, block, heads, factor);
+#pragma omp simd
+      for (int k = 0; k < n; ++k) value_dot[k] *= factor[k];
+#pragma omp simd
+      for (int k = 0; k < n; ++k) factor[k] *= p[k];
+      write_numbers(args, block, heads, factor, args.weight);
+    } else {
+      write_numbers(args, block, heads, p, args.weight);
     }
+    const Rows<T> out = rows_of<T>(args, heads, args.out), grad_out = rows_of<T>(args, heads, args.grad_out);
+    for_each_full_row(block, [&](int64_t i, int, int) {
+      row_products<1, T, A>(args, heads, {grad_out[i]}, out, &i, 1, {delta + (i - block.row) * count});
+    });
+    if (args.grad_lse) {
+      for_each_number_of_rows(args, block, heads, [&](int k, int64_t at) { delta[k] -= as<A>(args.grad_lse)[at]; });
+    }
+    update_by_rows(block, count, value_dot, delta, [](auto dot, auto row) { return dot - row; });
+    for_each_full_row(block, [&](int64_t i, int first, int last) {
+      if (last - first > 1) return;
+      const Range edges = row_range(args.rowptr, args, i);
+      if (edges.end - edges.begin > 1) return;
+      // The weight of a row's only edge is constant; value_dot and <grad_out_i, out_i> are rounded in different ways.
+      for (int h = 0; h < count; ++h) {
+        A& dot = value_dot[first * count + h];
+        dot = (args.grad_lse ? as<A>(args.grad_lse)[i * args.heads + heads.first + h] : A(0)) + A(0) * dot;
+      }
+    });
+#pragma omp simd
+    for (int k = 0; k < n; ++k) ds[k] = p[k] * value_dot[k];
+    if (args.grad_bias) write_numbers(args, block, heads, ds, args.grad_bias);
     if constexpr (LOGIT == Logit::additive) {
 #pragma omp simd
-      for (int e = 0; e < n; ++e) ds[e] *= derivatives.slope[e];
+      for (int k = 0; k < n; ++k) ds[k] *= derivatives.slope[k];
     }
-    for (int e = 0; e < n; ++e) grad_score[e * H] = ds[e];
+    write_numbers(args, block, heads, ds, args.grad_score);
     if constexpr (LOGIT == Logit::cosine) {
-      const A* src_scale = as<A>(args.src_scale) + h;
-#pragma omp simd
-      for (int e = 0; e < n; ++e) ds[e] *= src_scale[block.source[e] * H];
-    }
-  }
-
-  // grad_dst (+)= the terms of n edges of row i.
-  static void add_terms(const Args& args, int64_t i, int64_t h, const A* ds, const int64_t* source, int n, bool add,
-                        A* grad_dst) {
-    const int64_t H = args.heads, D = args.head_dim;
-    const Rows<T> src = head_of<T>(args.src, h, H, D);
-    if constexpr (LOGIT == Logit::additive_v2) {
-      const T* dst = head_of<T>(args.dst, h, H, D)[i];
-      weighted_slopes(ds, dst, A(args.negative_slope), src, source, n, D, add, grad_dst);
-    } else {
-      weighted_sum(ds, src, source, n, D, add, grad_dst);
+      update_by_ends(args, block, heads, ds, args.dst_scale, args.src_scale,
+                     [](auto d, auto, auto y) { return d * y; });
     }
   }
 
   static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
     const int64_t H = args.heads;
     A* grad_dst = as<A>(memory);
-    if (!kVector || begin >= end) fill(grad_dst, state_size(args), A(0));
+    if (begin >= end) fill(grad_dst, state_size(args), A(0));
     Block block;
-    A ds[kBlock];
-    for (int64_t b = begin; b < end; b += kBlock) {
-      if (!read_part(args, by_rows(args), row, b, end, block)) {
+    A ds[kNumbersArray<A>];
+    const int most = block_edges(args);
+    for (int64_t b = begin; b < end; b += most) {
+      if (!read_part(args, by_rows(args), most, row, b, end, block)) {
         const auto spoil = [&](void* edges) { fill(as<A>(edges) + b * H, block.n * H, A(kNaN)); };
         spoil(args.weight);
         spoil(args.grad_score);
@@ -123,24 +143,10 @@ struct BackwardDst {
         continue;
       }
       prefetch_sources<LOGIT, T>(args, block);
-      for (int64_t h = 0; h < H; ++h) {
-        edges(args, block, h, ds);
-        if constexpr (kVector) {
-          add_terms(args, row, h, ds, block.source, block.n, b != begin, grad_dst + h * width(args));
-        } else {
-          grad_dst[h] += sum_block(ds, block.n);
-        }
-      }
-    }
-  }
-
-  static void write(const Args& args, int64_t row, int64_t h, const A* grad_dst) {
-    const int64_t at = row * args.heads + h;
-    if constexpr (kVector) {
-      const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
-      write_row(as<T>(args.grad_dst) + at * args.head_dim, grad_dst, scale, args.head_dim);
-    } else {
-      as<A>(args.grad_dst)[at] = *grad_dst;
+      for_each_heads(args, [&](auto heads) {
+        edges(args, block, heads, ds);
+        Gradient::add(args, block, heads, ds, args.dst, args.src, b != begin, grad_dst);
+      });
     }
   }
 
@@ -150,22 +156,22 @@ struct BackwardDst {
     for (int64_t k = 1; k < count; ++k) {
       for (int64_t d = 0; d < size; ++d) grad_dst[d] += grad_dst[k * size + d];
     }
-    for (int64_t h = 0; h < args.heads; ++h) write(args, row, h, grad_dst + h * width(args));
+    Gradient::finish(args, row, grad_dst, args.grad_dst);
   }
 
-  static void short_rows(const Args& args, const Block& block, A* grad_dst) {
-    A ds[kBlock];
+  static void short_rows(const Args& args, const Block& block, A* sums) {
+    A ds[kNumbersArray<A>];
     prefetch_sources<LOGIT, T>(args, block);
-    for (int64_t h = 0; h < args.heads; ++h) {
-      edges(args, block, h, ds);
-      write_operand_gradient<LOGIT, T>(args, block, h, ds, args.dst, args.src, args.grad_dst, grad_dst);
-    }
+    for_each_heads(args, [&](auto heads) {
+      edges(args, block, heads, ds);
+      Gradient::write(args, block, heads, ds, args.dst, args.src, args.grad_dst, sums);
+    });
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     Block block;
     for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, by_rows(args), i, end, block)) {
+      if (read_short_rows(args, by_rows(args), block_edges(args), i, end, block)) {
         short_rows(args, block, as<A>(memory));
         i += block.rows;
         continue;
@@ -180,19 +186,21 @@ struct BackwardDst {
   }
 };
 
-// State of a column: per head grad_value [D], then per head grad_src, [D] or (additive) one number.
+// State of a column: grad_value [H, D], then grad_src, [H, D] or (additive) [H].
 template <Logit LOGIT, class T>
 struct BackwardSrc {
   using A = typename Accumulator<T>::type;
-  static constexpr bool kVector = LOGIT != Logit::additive;
+  using Gradient = OperandGradient<LOGIT, T>;
 
-  static int64_t value_width(const Args& args) { return padded<A>(args.head_dim); }
-  static int64_t src_width(const Args& args) { return kVector ? padded<A>(args.head_dim) : 1; }
-  static int64_t state_size(const Args& args) { return args.heads * (value_width(args) + src_width(args)); }
+  static int64_t value_size(const Args& args) { return args.heads * args.head_dim; }
+  static int64_t state_size(const Args& args) {
+    return value_size(args) + args.heads * Gradient::width(args) + 2 * lanes<A>;  // a vector to spare behind each
+  }
+  static A* src_of(const Args& args, A* grad_value) { return grad_value + value_size(args) + lanes<A>; }
 
   static DFGNN_INLINE void prefetch_destinations(const Args& args, const Block& block) {
     prefetch_rows<T>(args, block, args.grad_out, args.num_dst);
-    if (kVector) prefetch_rows<T>(args, block, args.dst, args.num_dst);
+    if (Gradient::kVector) prefetch_rows<T>(args, block, args.dst, args.num_dst);
   }
 
   // Where a block's edges are in CSR order; false where one is nowhere.
@@ -200,90 +208,83 @@ struct BackwardSrc {
     return read_indices(args.perm, args.wide_index, block.begin, block.n, args.num_edges, position);
   }
 
-  // One head's weights of a block's edges, and what dst_i is multiplied by in the gradient of src_j.
-  static void read_numbers(const Args& args, const Block& block, const int64_t* position, int64_t h, A* weight, A* ds) {
+  // The weights of a block's edges, and what dst_i is multiplied by in the gradient of src_j.
+  static void read_numbers(const Args& args, const Block& block, const int64_t* position, auto heads, A* weight,
+                           A* ds) {
     const int64_t H = args.heads;
-    const A *weights = as<A>(args.weight) + h, *grad_scores = as<A>(args.grad_score) + h;
+    const A *weights = as<A>(args.weight) + heads.first, *grad_scores = as<A>(args.grad_score) + heads.first;
+    if (heads.count == 1) {
 #pragma omp simd
-    for (int e = 0; e < block.n; ++e) {
-      weight[e] = weights[position[e] * H];
-      ds[e] = grad_scores[position[e] * H];
+      for (int e = 0; e < block.n; ++e) {
+        weight[e] = weights[position[e] * H];
+        ds[e] = grad_scores[position[e] * H];
+      }
+    } else {
+      for (int e = 0; e < block.n; ++e) {
+        for (int h = 0; h < heads.count; h += lanes<A>) {
+          const int64_t at = position[e] * H + h;
+          const int k = e * heads.count + h, n = heads.count - h;
+          store_some(weight + k, load_some(weights + at, n), n);
+          store_some(ds + k, load_some(grad_scores + at, n), n);
+        }
+      }
     }
     if constexpr (LOGIT == Logit::cosine) {
-      const A* dst_scale = as<A>(args.dst_scale) + h;
-#pragma omp simd
-      for (int e = 0; e < block.n; ++e) ds[e] *= dst_scale[block.source[e] * H];
+      update_by_ends(args, block, heads, ds, args.src_scale, args.dst_scale,
+                     [](auto d, auto, auto y) { return d * y; });
     }
   }
 
   static void piece(const Args& args, int64_t column, int64_t begin, int64_t end, void* memory) {
-    const int64_t H = args.heads, D = args.head_dim;
-    A *grad_value = as<A>(memory), *grad_src = grad_value + H * value_width(args);
-    if (begin >= end) fill(grad_value, H * value_width(args), A(0));
-    if (!kVector || begin >= end) fill(grad_src, H * src_width(args), A(0));
+    const int64_t D = args.head_dim;
+    A *grad_value = as<A>(memory), *grad_src = src_of(args, grad_value);
+    if (begin >= end) fill(grad_value, state_size(args), A(0));
     Block block;
     int64_t position[kBlock];
-    A weight[kBlock], ds[kBlock];
-    for (int64_t b = begin; b < end; b += kBlock) {
-      if (!read_part(args, by_columns(args), column, b, end, block) || !read_positions(args, block, position)) {
+    A weight[kNumbersArray<A>], ds[kNumbersArray<A>];
+    const int most = block_edges(args);
+    for (int64_t b = begin; b < end; b += most) {
+      if (!read_part(args, by_columns(args), most, column, b, end, block) || !read_positions(args, block, position)) {
         fill(grad_value, state_size(args), A(kNaN));
         continue;
       }
       prefetch_destinations(args, block);
-      const int n = block.n;
-      const int64_t* destination = block.source;
-      for (int64_t h = 0; h < H; ++h) {
-        read_numbers(args, block, position, h, weight, ds);
-        weighted_sum(weight, head_of<T>(args.grad_out, h, H, D), destination, n, D, b != begin,
-                     grad_value + h * value_width(args));
-        if constexpr (LOGIT == Logit::additive_v2) {
-          const T* src = head_of<T>(args.src, h, H, D)[column];
-          weighted_slopes(ds, src, A(args.negative_slope), head_of<T>(args.dst, h, H, D), destination, n, D, b != begin,
-                          grad_src + h * src_width(args));
-        } else if constexpr (kVector) {
-          weighted_sum(ds, head_of<T>(args.dst, h, H, D), destination, n, D, b != begin,
-                       grad_src + h * src_width(args));
-        } else {
-          grad_src[h] += sum_block(ds, n);
-        }
-      }
-    }
-  }
-
-  static void short_columns(const Args& args, const Block& block, const int64_t* position, A* sums) {
-    const int64_t H = args.heads, D = args.head_dim;
-    A weight[kBlock], ds[kBlock];
-    prefetch_destinations(args, block);
-    for (int64_t h = 0; h < H; ++h) {
-      read_numbers(args, block, position, h, weight, ds);
-      write_sums_of_rows(block, weight, head_of<T>(args.grad_out, h, H, D), D, as<T>(args.grad_value) + h * D, sums,
-                         [](int) { return A(1); });
-      write_operand_gradient<LOGIT, T>(args, block, h, ds, args.src, args.dst, args.grad_src, sums);
+      for_each_heads(args, [&](auto heads) {
+        read_numbers(args, block, position, heads, weight, ds);
+        add_terms<T>(args, heads, {nullptr, args.grad_out}, column, block.source, block.n, weight, b != begin,
+                     grad_value + heads.first * D);
+        Gradient::add(args, block, heads, ds, args.src, args.dst, b != begin, grad_src);
+      });
     }
   }
 
   static void merge(const Args& args, int64_t column, void* memory, int64_t count) {
-    const int64_t H = args.heads, D = args.head_dim, size = state_size(args);
-    A *grad_value = as<A>(memory), *grad_src = grad_value + H * value_width(args);
+    const int64_t D = args.head_dim, size = state_size(args);
+    A *grad_value = as<A>(memory), *grad_src = src_of(args, grad_value);
     for (int64_t k = 1; k < count; ++k) {
       for (int64_t d = 0; d < size; ++d) grad_value[d] += grad_value[k * size + d];
     }
-    for (int64_t h = 0; h < H; ++h) {
-      write_row(as<T>(args.grad_value) + (column * H + h) * D, grad_value + h * value_width(args), A(1), D);
-      if constexpr (kVector) {
-        const A scale = LOGIT == Logit::dot ? A(args.scale) : A(1);
-        write_row(as<T>(args.grad_src) + (column * H + h) * D, grad_src + h * src_width(args), scale, D);
-      } else {
-        as<A>(args.grad_src)[column * H + h] = grad_src[h];
-      }
-    }
+    write_row(as<T>(args.grad_value) + column * value_size(args), grad_value, A(1), args.heads * D);
+    Gradient::finish(args, column, grad_src, args.grad_src);
+  }
+
+  static void short_columns(const Args& args, const Block& block, const int64_t* position, A* sums) {
+    A weight[kNumbersArray<A>], ds[kNumbersArray<A>];
+    const A* no_factor = nullptr;
+    prefetch_destinations(args, block);
+    for_each_heads(args, [&](auto heads) {
+      read_numbers(args, block, position, heads, weight, ds);
+      write_terms<T>(args, block, heads, {nullptr, args.grad_out}, weight, A(1), no_factor, args.grad_value, sums);
+      Gradient::write(args, block, heads, ds, args.src, args.dst, args.grad_src, sums);
+    });
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     Block block;
     int64_t position[kBlock];
     for (int64_t j = begin; j < end;) {
-      if (read_short_rows(args, by_columns(args), j, end, block) && read_positions(args, block, position)) {
+      if (read_short_rows(args, by_columns(args), block_edges(args), j, end, block) &&
+          read_positions(args, block, position)) {
         short_columns(args, block, position, as<A>(memory));
         j += block.rows;
         continue;

@@ -58,8 +58,9 @@ struct Form {
 DFGNN_INLINE Form by_rows(const Args& args) { return {args.rowptr, args.col, args.num_src}; }
 DFGNN_INLINE Form by_columns(const Args& args) { return {args.colptr, args.row, args.num_dst}; }
 
-// The edges of a long row are taken kBlock at a time. Rows of a few edges would leave most lanes of a vector empty and
-// wait for the latency of every step (inner products, maximum, exp, sum) in turn, so as many as fit share a block.
+// The edges of a long row are taken kBlock at a time, or fewer where they have many heads. Rows of a few edges would
+// leave most lanes of a vector empty and wait for the latency of every step (inner products, maximum, exp, sum) in
+// turn, so as many as fit share a block.
 constexpr int kShortRow = 16;
 constexpr int kBlockRows = 64;
 
@@ -70,6 +71,40 @@ struct Block {
   int own[kBlock + kShortRow];  // the row of an edge, as a number in the block; not of a block of one row
   int64_t source[kBlock];
 };
+
+// Heads that are worked on at a time, and their numbers: of each edge of a block, one after the other, so that number
+// e * count + h is head h's of edge e. An array of them has a vector to spare.
+struct Heads {
+  int64_t first;
+  int count;
+};
+struct OneHead {  // the only one, for which loops over heads are none
+  static constexpr int64_t first = 0;
+  static constexpr int count = 1;
+};
+constexpr int kHeads = 64;
+constexpr int kNumbers = kHeads * kShortRow;
+template <class A>
+constexpr int kNumbersArray = kNumbers + lanes<A>;
+
+// So many edges, and so many rows, have no more numbers than that.
+DFGNN_INLINE int numbers_bound(const Args& args, int most) {
+  const int fit = int(kNumbers / (args.heads < kHeads ? args.heads : kHeads));
+  return fit < most ? fit : most;
+}
+DFGNN_INLINE int block_edges(const Args& args) { return numbers_bound(args, kBlock); }
+
+// Calls f(heads) for all heads, kHeads at a time.
+template <class F>
+DFGNN_INLINE void for_each_heads(const Args& args, F f) {
+  if (args.heads == 1) {
+    f(OneHead());
+    return;
+  }
+  for (int64_t h = 0; h < args.heads; h += kHeads) {
+    f(Heads{h, args.heads - h < kHeads ? int(args.heads - h) : kHeads});
+  }
+}
 
 // Calls f(i, first, last) for every row i of the block and its edges.
 template <class F>
@@ -116,9 +151,10 @@ DFGNN_INLINE void prefetch_rows(const Args& args, const Block& block, const void
   }
 }
 
-// Edges from b on of the one row; false where a source is out of range.
-DFGNN_INLINE bool read_part(const Args& args, const Form& form, int64_t row, int64_t b, int64_t end, Block& block) {
-  const int n = end - b < kBlock ? int(end - b) : kBlock;
+// Edges from b on of the one row, no more than `most`; false where a source is out of range.
+DFGNN_INLINE bool read_part(const Args& args, const Form& form, int most, int64_t row, int64_t b, int64_t end,
+                            Block& block) {
+  const int n = end - b < most ? int(end - b) : most;
   block.row = row;
   block.begin = b;
   block.rows = 1;
@@ -129,15 +165,17 @@ DFGNN_INLINE bool read_part(const Args& args, const Form& form, int64_t row, int
 
 // As many of the rows first, first + 1, .. before `last` as are short, follow on each other and fit; false where there
 // is none or a source is out of range.
-DFGNN_INLINE bool read_short_rows(const Args& args, const Form& form, int64_t first, int64_t last, Block& block) {
+DFGNN_INLINE bool read_short_rows(const Args& args, const Form& form, int most, int64_t first, int64_t last,
+                                  Block& block) {
+  const int most_rows = numbers_bound(args, kBlockRows);
   int64_t next = row_range(form.pointers, args, first).begin;
   block.row = first;
   block.begin = next;
   block.rows = block.n = block.offset[0] = 0;
-  for (int64_t i = first; i < last && block.rows < kBlockRows; ++i) {
+  for (int64_t i = first; i < last && block.rows < most_rows; ++i) {
     const Range range = row_range(form.pointers, args, i);
     const int64_t degree = range.end - range.begin;
-    if (range.begin != next || degree > kShortRow || block.n + degree > kBlock) break;
+    if (range.begin != next || degree > kShortRow || block.n + degree > most) break;
     for (int k = 0; k < kShortRow; ++k) block.own[block.n + k] = block.rows;
     block.n += int(degree);
     block.offset[++block.rows] = block.n;

@@ -202,6 +202,16 @@ DFGNN_INLINE void store(float* p, FloatVector v, int n) {
 }
 #endif
 
+// The first n lanes, or all where n is more.
+template <class T>
+DFGNN_INLINE auto load_some(const T* p, int n) {
+  return n < lanes<typename Accumulator<T>::type> ? load(p, n) : load(p);
+}
+template <class T, class V>
+DFGNN_INLINE void store_some(T* p, V v, int n) {
+  n < lanes<typename Accumulator<T>::type> ? store(p, v, n) : store(p, v);
+}
+
 // ---- across lanes ----
 
 // Lanes 2i + ODD of x, then those of y.
@@ -228,15 +238,68 @@ DFGNN_INLINE auto sum(V v) {
   return v[0];
 }
 
-// out[g] = sum(v[g]); four at a time share their additions.
+// out[g * stride] = sum(v[g]); four at a time share their additions.
 template <int G, class V, class A>
-DFGNN_INLINE void write_sums(const V (&v)[G], A* out) {
+DFGNN_INLINE void write_sums(const V (&v)[G], A* out, int64_t stride = 1) {
   if constexpr (G == 4 && lanes<A> >= 4) {
     V s = add_pairs(add_pairs(v[0], v[1]), add_pairs(v[2], v[3]));
     for (int parts = lanes<A>; parts > 4; parts /= 2) s = add_pairs(s, s);
-    for (int g = 0; g < G; ++g) out[g] = s[g];
+    for (int g = 0; g < G; ++g) out[g * stride] = s[g];
   } else {
-    for (int g = 0; g < G; ++g) out[g] = sum(v[g]);
+    for (int g = 0; g < G; ++g) out[g * stride] = sum(v[g]);
+  }
+}
+
+// The sums of D neighbouring lanes each, one after the other: of n vectors, in the first n / D or the only one.
+template <int D, int N, class V>
+DFGNN_INLINE void add_groups(V (&v)[N]) {
+  int n = N;
+  for (int size = D; size > 1; size /= 2) {
+    if (n == 1) {
+      v[0] = add_pairs(v[0], v[0]);
+    } else {
+      n /= 2;
+      for (int i = 0; i < n; ++i) v[i] = add_pairs(v[2 * i], v[2 * i + 1]);
+    }
+  }
+}
+
+// op of the lanes l, l + size, l + 2 size, .. where size, a power of two, is at most SIZE, in lane l < size.
+template <int SIZE, class V, class Op, size_t... I>
+DFGNN_INLINE V fold_once(V v, Op op, std::index_sequence<I...>) {
+#if __has_builtin(__builtin_shufflevector)
+  return op(v, __builtin_shufflevector(v, v, ((I + SIZE) % sizeof...(I))...));
+#else
+  typedef decltype(v > v) Mask;
+  return op(v, __builtin_shuffle(v, Mask{((I + SIZE) % sizeof...(I))...}));
+#endif
+}
+template <int SIZE, class V, class Op>
+DFGNN_INLINE V fold(V v, int size, Op op) {
+  if constexpr (SIZE == 0) {
+    return v;
+  } else {
+    if (SIZE < size) return v;
+    return fold<SIZE / 2>(fold_once<SIZE>(v, op, std::make_index_sequence<sizeof(V) / sizeof(v[0])>()), size, op);
+  }
+}
+
+// Lane l / D of v, D lanes for each.
+template <int D, class V, size_t... I>
+DFGNN_INLINE V repeat_lanes(V v, std::index_sequence<I...>) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(v, v, (I / D)...);
+#else
+  typedef decltype(v > v) Mask;
+  return __builtin_shuffle(v, Mask{(I / D)...});
+#endif
+}
+template <int D, class V>
+DFGNN_INLINE V repeat_lanes(V v) {
+  if constexpr (D == 1) {
+    return v;
+  } else {
+    return repeat_lanes<D>(v, std::make_index_sequence<sizeof(V) / sizeof(v[0])>());
   }
 }
 

@@ -1,4 +1,4 @@
-// Heads of few features: edges, not features, take the lanes of a vector. Part of kernels_<isa>.cpp only.
+// One head of few features: edges, not features, take the lanes of a vector. Part of kernels_<isa>.cpp only.
 #pragma once
 
 #include <type_traits>
@@ -9,10 +9,9 @@ namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
 
 // Features that are read one at a time, as wide as what they are computed in.
-template <class T>
-DFGNN_INLINE bool is_narrow(int64_t head_dim) {
-  return std::is_same_v<T, typename Accumulator<T>::type> && head_dim <= 3;
-}
+template <class T, class Heads>
+constexpr bool may_be_narrow = std::is_same_v<T, typename Accumulator<T>::type> && std::is_same_v<Heads, OneHead>;
+DFGNN_INLINE bool is_narrow(int64_t head_dim) { return head_dim <= 3; }
 
 // out[e] = <own, other> of the rows of the edge's two ends.
 template <class A>
@@ -50,18 +49,19 @@ inline void narrow_leaky_dots(const Block& block, const A* att, A negative_slope
   }
 }
 
-// out[i] = factor(r) * the sums over the edges of row i = block.row + r of what write_terms(d, terms) makes for each
-// feature; rows of out are `stride` apart.
-template <class A, class WriteTerms, class Factor>
-DFGNN_INLINE void narrow_sums(const Block& block, A* out, int64_t stride, int64_t head_dim, WriteTerms write_terms,
-                              Factor factor) {
+// out[i] = the sums over the edges of row i = block.row + r of what write_terms(d, terms) makes for each feature, by
+// factor[r], 0 where that is, or, without factors, by scale.
+template <class A, class WriteTerms>
+DFGNN_INLINE void narrow_sums(const Block& block, A* out, int64_t head_dim, WriteTerms write_terms, A scale,
+                              const A* factor) {
   A terms[kBlock];
   for (int64_t d = 0; d < head_dim; ++d) {
     write_terms(d, terms);
     for_each_row(block, [&](int64_t i, int first, int last) {
       A sum = 0;
       for (int e = first; e < last; ++e) sum += terms[e];
-      out[i * stride + d] = sum * factor(int(i - block.row));
+      const A f = factor ? factor[i - block.row] : scale;
+      out[i * head_dim + d] = factor && f == A(0) ? A(0) : sum * f;
     });
   }
 }

@@ -36,12 +36,12 @@ struct Sddmm {
   static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void*) {
     Block block;
     for (int64_t b = begin; b < end; b += kBlock) {
-      if (read_part(args, by_rows(args), row, b, end, block)) {
+      if (read_part(args, by_rows(args), kBlock, row, b, end, block)) {
         edges(args, block);
         continue;
       }
       for (int64_t e = b, last = b + block.n; e < last; ++e) {  // a source is out of range: that edge is NaN
-        if (read_part(args, by_rows(args), row, e, e + 1, block)) {
+        if (read_part(args, by_rows(args), kBlock, row, e, e + 1, block)) {
           edges(args, block);
         } else {
           fill(as<A>(args.out) + e * args.heads, args.heads, A(kNaN));
@@ -53,7 +53,7 @@ struct Sddmm {
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     Block block;
     for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, by_rows(args), i, end, block)) {
+      if (read_short_rows(args, by_rows(args), kBlock, i, end, block)) {
         edges(args, block);
         i += block.rows;
         continue;
@@ -97,8 +97,8 @@ struct Spmm {
       for (int64_t h = 0; h < H; ++h) {
         for (int e = 0; e < n; ++e) weight[e] = weights[position[e] * H + h];
         const int64_t out_head = args.out_heads == 1 ? 0 : h;
-        weighted_sum(weight, shared_head_of<T>(args.src, h, args.src_heads, D), node, n, D, b != begin || h != out_head,
-                     out + out_head * padded<A>(D));
+        weighted_sum(weight, 1, shared_head_of<T>(args.src, h, args.src_heads, D), node, n, D,
+                     b != begin || h != out_head, out + out_head * padded<A>(D));
       }
     }
   }
@@ -143,7 +143,7 @@ struct EdgeSpmmT {
       for (int64_t first = 0; first < H; first += kBlock) {
         const int n = H - first < kBlock ? int(H - first) : kBlock;
         for (int h = 0; h < n; ++h) head[h] = first + h;
-        weighted_sum(weights + e * H + first, own, head, n, D, first > 0, sum);
+        weighted_sum(weights + e * H + first, 1, own, head, n, D, first > 0, sum);
       }
       write_row(as<T>(args.out) + target * D, sum, A(1), D);
     }

@@ -24,10 +24,11 @@ DFGNN_INLINE Rows<T> head_of(const void* data, int64_t h, int64_t heads, int64_t
   return {static_cast<const T*>(data) + h * head_dim, heads * head_dim};
 }
 
-// out[x][e] = <xs[x], rows[index[e]]> for X vectors and G edges at a time: X * G independent chains of additions.
+// out[x][e * stride] = <xs[x], rows[index[e]]> for X vectors and G edges at a time: X * G independent chains of
+// additions.
 template <int X, int G, class T, class A>
 DFGNN_INLINE void dot_group(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, int64_t head_dim,
-                            A* const (&out)[X]) {
+                            A* const (&out)[X], int64_t stride = 1) {
   constexpr int L = lanes<A>;
   const T* row[G];
   for (int g = 0; g < G; ++g) row[g] = rows[index[g]];
@@ -49,18 +50,18 @@ DFGNN_INLINE void dot_group(const T* const (&xs)[X], Rows<T> rows, const int64_t
       for (int i = 0; i < X; ++i) sums[i][g] += x[i] * y;
     }
   }
-  for (int i = 0; i < X; ++i) write_sums(sums[i], out[i]);
+  for (int i = 0; i < X; ++i) write_sums(sums[i], out[i], stride);
 }
 
 template <int X, class T, class A>
 inline void dots(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, int n, int64_t head_dim,
-                 A* const (&out)[X]) {
+                 A* const (&out)[X], int64_t stride = 1) {
   A* o[X];
   int e = 0;
   const auto group = [&](auto size) {
     constexpr int G = decltype(size)::value;
-    for (int i = 0; i < X; ++i) o[i] = out[i] + e;
-    dot_group<X, G>(xs, rows, index + e, head_dim, o);
+    for (int i = 0; i < X; ++i) o[i] = out[i] + e * stride;
+    dot_group<X, G>(xs, rows, index + e, head_dim, o, stride);
     e += G;
   };
   while (n - e >= 4) group(std::integral_constant<int, 4>());
@@ -68,18 +69,31 @@ inline void dots(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, in
   if (n - e >= 1) group(std::integral_constant<int, 1>());
 }
 
-// sums[0 .. V * lanes) (+)= sum_e weight[e] * rows[index[e]][0 .. V * lanes), or fewer columns: `rest` > 0 of the one
-// vector. Few vectors would be few chains of additions, each waiting for the one before, so edges take turns in
+// sums (+)= v, of `rest` lanes where that is not 0. What follows is kept where sums are added to; otherwise it is yet
+// to be written, and whole vectors are what the next load can take from the store.
+template <class A>
+DFGNN_INLINE void add_to(A* sums, Vector<A> v, int rest, bool add) {
+  if (!add) {
+    store(sums, v);
+  } else if (rest) {
+    store(sums, load(sums, rest) + v, rest);
+  } else {
+    store(sums, load(sums) + v);
+  }
+}
+
+// sums[0 .. V * lanes) (+)= sum_e weight[e * stride] * rows[index[e]][0 .. V * lanes), or fewer columns: `rest` > 0 of
+// the one vector. Few vectors would be few chains of additions, each waiting for the one before, so edges take turns in
 // several.
 template <int V, class T, class A>
-DFGNN_INLINE void weighted_sum_columns(const A* weight, Rows<T> rows, const int64_t* index, int n, int rest, bool add,
-                                       A* sums) {
+DFGNN_INLINE void weighted_sum_columns(const A* weight, int64_t stride, Rows<T> rows, const int64_t* index, int n,
+                                       int rest, bool add, A* sums) {
   constexpr int L = lanes<A>;
   constexpr int U = V >= 8 ? 1 : V == 4 ? 2 : 4;
   Vector<A> s[U][V] = {};
   const auto edge = [&](int e, Vector<A>(&into)[V]) __attribute__((always_inline)) {
     const T* row = rows[index[e]];
-    for (int v = 0; v < V; ++v) into[v] += weight[e] * (rest ? load(row, rest) : load(row + v * L));
+    for (int v = 0; v < V; ++v) into[v] += weight[e * stride] * (rest ? load(row, rest) : load(row + v * L));
   };
   int e = 0;
   for (; e + U <= n; e += U) {
@@ -88,20 +102,20 @@ DFGNN_INLINE void weighted_sum_columns(const A* weight, Rows<T> rows, const int6
   for (; e < n; ++e) edge(e, s[0]);
   for (int v = 0; v < V; ++v) {
     for (int u = 1; u < U; ++u) s[0][v] += s[u][v];
-    store(sums + v * L, add ? load(sums + v * L) + s[0][v] : s[0][v]);
+    add_to(sums + v * L, s[0][v], rest, add);
   }
 }
 
-// sums (+)= sum_e weight[e] * rows[index[e]]. A block's sum is made in registers from zero and then added, so that the
-// rounding errors of a long row grow with its number of blocks, not of edges. `sums` holds whole vectors: see padded.
+// sums (+)= sum_e weight[e * stride] * rows[index[e]]. A block's sum is made in registers from zero and then added, so
+// that the rounding errors of a long row grow with its number of blocks, not of edges.
 template <class T, class A>
-inline void weighted_sum(const A* weight, Rows<T> rows, const int64_t* index, int n, int64_t head_dim, bool add,
-                         A* sums) {
+inline void weighted_sum(const A* weight, int64_t stride, Rows<T> rows, const int64_t* index, int n, int64_t head_dim,
+                         bool add, A* sums) {
   constexpr int L = lanes<A>;
   int64_t d = 0;
   const auto columns = [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
-    weighted_sum_columns<V>(weight, Rows<T>{rows.data + d, rows.stride}, index, n, 0, add, sums + d);
+    weighted_sum_columns<V>(weight, stride, Rows<T>{rows.data + d, rows.stride}, index, n, 0, add, sums + d);
     d += V * L;
   };
   while (head_dim - d >= 8 * L) columns(std::integral_constant<int, 8>());
@@ -109,7 +123,7 @@ inline void weighted_sum(const A* weight, Rows<T> rows, const int64_t* index, in
   if (head_dim - d >= 2 * L) columns(std::integral_constant<int, 2>());
   if (head_dim - d >= 1 * L) columns(std::integral_constant<int, 1>());
   if (const int rest = int(head_dim - d)) {
-    weighted_sum_columns<1>(weight, Rows<T>{rows.data + d, rows.stride}, index, n, rest, add, sums + d);
+    weighted_sum_columns<1>(weight, stride, Rows<T>{rows.data + d, rows.stride}, index, n, rest, add, sums + d);
   }
 }
 
@@ -121,7 +135,7 @@ DFGNN_INLINE V slope(V z, A negative_slope) {
 
 template <int G, class T, class A>
 DFGNN_INLINE void leaky_dot_group(const A* att, const T* x, A negative_slope, Rows<T> rows, const int64_t* index,
-                                  int64_t head_dim, A* out) {
+                                  int64_t head_dim, A* out, int64_t stride) {
   constexpr int L = lanes<A>;
   Vector<A> sums[G] = {};
   const auto columns = [&](const auto& load_columns) __attribute__((always_inline)) {
@@ -138,20 +152,23 @@ DFGNN_INLINE void leaky_dot_group(const A* att, const T* x, A negative_slope, Ro
   if (const int rest = int(head_dim - d)) {
     columns([&](const auto* p) __attribute__((always_inline)) { return load(p + d, rest); });
   }
-  write_sums(sums, out);
+  write_sums(sums, out, stride);
 }
 
-// out[e] = <att, leaky_relu(z)>
+// out[e * stride] = <att, leaky_relu(z)>
 template <class T, class A>
 inline void leaky_dots(const A* att, const T* x, A negative_slope, Rows<T> rows, const int64_t* index, int n,
-                       int64_t head_dim, A* out) {
+                       int64_t head_dim, A* out, int64_t stride) {
+  const auto group = [&](auto size, int e) __attribute__((always_inline)) {
+    leaky_dot_group<decltype(size)::value>(att, x, negative_slope, rows, index + e, head_dim, out + e * stride, stride);
+  };
   int e = 0;
-  for (; n - e >= 4; e += 4) leaky_dot_group<4>(att, x, negative_slope, rows, index + e, head_dim, out + e);
-  for (; e < n; ++e) leaky_dot_group<1>(att, x, negative_slope, rows, index + e, head_dim, out + e);
+  for (; n - e >= 4; e += 4) group(std::integral_constant<int, 4>(), e);
+  for (; e < n; ++e) group(std::integral_constant<int, 1>(), e);
 }
 
 template <int V, class T, class A>
-DFGNN_INLINE void weighted_slopes_columns(const A* weight, const T* x, A negative_slope, Rows<T> rows,
+DFGNN_INLINE void weighted_slopes_columns(const A* weight, int64_t stride, const T* x, A negative_slope, Rows<T> rows,
                                           const int64_t* index, int n, int rest, bool add, A* sums) {
   constexpr int L = lanes<A>;
   const auto load_columns = [rest](const T* p, int v)
@@ -160,21 +177,21 @@ DFGNN_INLINE void weighted_slopes_columns(const A* weight, const T* x, A negativ
   for (int v = 0; v < V; ++v) own[v] = load_columns(x, v);
   for (int e = 0; e < n; ++e) {
     const T* row = rows[index[e]];
-    for (int v = 0; v < V; ++v) s[v] += weight[e] * slope(own[v] + load_columns(row, v), negative_slope);
+    for (int v = 0; v < V; ++v) s[v] += weight[e * stride] * slope(own[v] + load_columns(row, v), negative_slope);
   }
-  for (int v = 0; v < V; ++v) store(sums + v * L, add ? load(sums + v * L) + s[v] : s[v]);
+  for (int v = 0; v < V; ++v) add_to(sums + v * L, s[v], rest, add);
 }
 
-// sums (+)= sum_e weight[e] * slope(z)
+// sums (+)= sum_e weight[e * stride] * slope(z)
 template <class T, class A>
-inline void weighted_slopes(const A* weight, const T* x, A negative_slope, Rows<T> rows, const int64_t* index, int n,
-                            int64_t head_dim, bool add, A* sums) {
+inline void weighted_slopes(const A* weight, int64_t stride, const T* x, A negative_slope, Rows<T> rows,
+                            const int64_t* index, int n, int64_t head_dim, bool add, A* sums) {
   constexpr int L = lanes<A>;
   int64_t d = 0;
   const auto columns = [&](auto vectors, int rest) {
     constexpr int V = decltype(vectors)::value;
-    weighted_slopes_columns<V>(weight, x + d, negative_slope, Rows<T>{rows.data + d, rows.stride}, index, n, rest, add,
-                               sums + d);
+    weighted_slopes_columns<V>(weight, stride, x + d, negative_slope, Rows<T>{rows.data + d, rows.stride}, index, n,
+                               rest, add, sums + d);
     d += V * L;
   };
   while (head_dim - d >= 4 * L) columns(std::integral_constant<int, 4>(), 0);

@@ -1,7 +1,8 @@
 // A block's logits, its dropout mask, its exponentials. Part of kernels_<isa>.cpp only.
 #pragma once
 
-#include "narrow.h"
+#include "gathers.h"
+#include "numbers.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
@@ -32,6 +33,16 @@ inline void keep_factors(const Args& args, int64_t begin, int n, int64_t h, A* f
   }
 }
 
+// What dropout multiplies the numbers of a block by.
+template <class A>
+inline void keep_factors(const Args& args, const Block& block, auto heads, A* factor) {
+  A of_head[kBlock];
+  for (int h = 0; h < heads.count; ++h) {
+    keep_factors(args, block.begin, block.n, heads.first + h, of_head);
+    for (int e = 0; e < block.n; ++e) factor[e * heads.count + h] = of_head[e];
+  }
+}
+
 // The rows that the logits and sums of a block gather.
 template <Logit LOGIT, class T>
 DFGNN_INLINE void prefetch_sources(const Args& args, const Block& block) {
@@ -42,154 +53,49 @@ DFGNN_INLINE void prefetch_sources(const Args& args, const Block& block) {
 // What of a logit its gradient needs: <grad_out_i, value_j>, and the derivative of the additive score's leaky ReLU.
 template <class A>
 struct Derivatives {
-  A value_dot[kBlock], slope[kBlock];
+  A value_dot[kNumbersArray<A>], slope[kNumbersArray<A>];
 };
 
-template <class A>
-DFGNN_INLINE void add_per_edge(const A* terms, int64_t heads, int n, A* s) {
-#pragma omp simd
-  for (int e = 0; e < n; ++e) s[e] += terms[e * heads];
-}
-
-// s[e]: the logits of the block's edges; with `derivatives` those too.
+// s: the logits of the block's edges; with `derivatives` those too.
 template <Logit LOGIT, class T, class A>
-inline void logits(const Args& args, const Block& block, int64_t h, A* s, Derivatives<A>* derivatives) {
-  const int64_t H = args.heads, D = args.head_dim;
-  const int n = block.n;
-  const int64_t* source = block.source;
-  const Rows<T> src = head_of<T>(args.src, h, H, D), value = head_of<T>(args.value, h, H, D);
-  const Rows<T> dst = head_of<T>(args.dst, h, H, D), grad_out = head_of<T>(args.grad_out, h, H, D);
-  const bool narrow = is_narrow<T>(D);
+inline void logits(const Args& args, const Block& block, auto heads, A* s, Derivatives<A>* derivatives) {
+  const int n = block.n * heads.count;
   if constexpr (LOGIT == Logit::additive) {
-    const A *a_dst = as<A>(args.dst) + block.row * H + h, *a_src = as<A>(args.src) + h;
-    for_each_edge(block, [&](int e, int r) { s[e] = a_dst[r * H] + a_src[source[e] * H]; });
-  }
-  if constexpr (std::is_same_v<T, A>) {
-    if (narrow && LOGIT == Logit::additive_v2) {
-      narrow_leaky_dots(block, as<A>(args.att) + h * D, A(args.negative_slope), dst, src, D, s);
-    } else if (narrow && LOGIT != Logit::additive) {
-      narrow_dots(block, dst, src, D, s);
+    update_by_ends(args, block, heads, s, args.dst, args.src, [](auto, auto x, auto y) { return x + y; });
+    if (args.a_edge) add_numbers(args, block, heads, args.a_edge, s);
+    const A negative_slope = A(args.negative_slope);
+    if (derivatives) {
+#pragma omp simd
+      for (int k = 0; k < n; ++k) derivatives->slope[k] = s[k] > A(0) ? A(1) : negative_slope;
     }
-    if (narrow && derivatives) narrow_dots(block, grad_out, value, D, derivatives->value_dot);
+#pragma omp simd
+    for (int k = 0; k < n; ++k) s[k] *= s[k] > A(0) ? A(1) : negative_slope;
+  } else if constexpr (LOGIT == Logit::additive_v2) {
+    leaky_products<T>(args, block, heads, s);
+  } else if (LOGIT == Logit::cosine && derivatives) {
+    products<2, T>(args, block, heads, {args.dst, args.grad_out}, args.value,
+                   {s, derivatives->value_dot});  // read once
+  } else {
+    products<1, T>(args, block, heads, {args.dst}, args.src, {s});
   }
-  if (!narrow && (LOGIT != Logit::additive || derivatives)) {
-    for_each_full_row(block, [&](int64_t i, int first, int last) __attribute__((always_inline)) {
-      A* value_dot = derivatives ? derivatives->value_dot + first : nullptr;
-      if (LOGIT == Logit::cosine && derivatives) {  // rows are read once
-        dots<2>({dst[i], grad_out[i]}, value, source + first, last - first, D, {s + first, value_dot});
-        return;
-      }
-      if constexpr (LOGIT == Logit::additive_v2) {
-        const A* att = as<A>(args.att) + h * D;
-        leaky_dots(att, dst[i], A(args.negative_slope), src, source + first, last - first, D, s + first);
-      } else if (LOGIT != Logit::additive) {
-        dots<1>({dst[i]}, src, source + first, last - first, D, {s + first});
-      }
-      if (derivatives) dots<1>({grad_out[i]}, value, source + first, last - first, D, {value_dot});
-    });
+  if constexpr (LOGIT == Logit::cosine) {
+    update_by_ends(args, block, heads, s, args.dst_scale, args.src_scale,
+                   [](auto number, auto x, auto y) { return number * x * y; });
+  } else {
+    if (derivatives) products<1, T>(args, block, heads, {args.grad_out}, args.value, {derivatives->value_dot});
   }
   if constexpr (LOGIT == Logit::dot) {
     const A scale = A(args.scale);
 #pragma omp simd
-    for (int e = 0; e < n; ++e) s[e] *= scale;
-  } else if constexpr (LOGIT == Logit::cosine) {
-    const A *dst_scale = as<A>(args.dst_scale) + block.row * H + h, *src_scale = as<A>(args.src_scale) + h;
-    for_each_edge(block, [&](int e, int r) { s[e] = s[e] * dst_scale[r * H] * src_scale[source[e] * H]; });
-  } else if constexpr (LOGIT == Logit::additive) {
-    const A negative_slope = A(args.negative_slope);
-    if (args.a_edge) add_per_edge(as<A>(args.a_edge) + block.begin * H + h, H, n, s);
-    if (derivatives) {
-#pragma omp simd
-      for (int e = 0; e < n; ++e) derivatives->slope[e] = s[e] > A(0) ? A(1) : negative_slope;
-    }
-#pragma omp simd
-    for (int e = 0; e < n; ++e) s[e] *= s[e] > A(0) ? A(1) : negative_slope;
+    for (int k = 0; k < n; ++k) s[k] *= scale;
   }
-  if (args.bias) add_per_edge(as<A>(args.bias) + block.begin * H + h, H, n, s);
+  if (args.bias) add_numbers(args, block, heads, args.bias, s);
 }
 
-// s[e] = exp(s[e] - shift) for n scores in an array of whole vectors; their sum.
+// s[k] = exp(s[k]) for n numbers.
 template <class A>
-inline A exp_block(A* s, int n, A shift) {
-  constexpr int L = lanes<A>;
-  for (int e = n; e % L; ++e) s[e] = -kInfinity;
-  Vector<A> total = {};
-  for (int e = 0; e < n; e += L) {
-    const Vector<A> p = exp(load(s + e) - shift);
-    store(s + e, p);
-    total += p;
-  }
-  return sum(total);
-}
-
-template <class A>
-inline A sum_block(A* s, int n) {
-  constexpr int L = lanes<A>;
-  for (int e = n; e % L; ++e) s[e] = A(0);
-  Vector<A> total = {};
-  for (int e = 0; e < n; e += L) total += load(s + e);
-  return sum(total);
-}
-
-template <class A>
-inline A max_block(A* s, int n) {
-  constexpr int L = lanes<A>;
-  for (int e = n; e % L; ++e) s[e] = -kInfinity;
-  Vector<A> m = broadcast(A(-kInfinity));
-  for (int e = 0; e < n; e += L) m = max(m, load(s + e));
-  return max_lane(m);
-}
-
-// out[i] = factor(r) * the sum over the edges of row i = block.row + r of weight[e] * rows[source[e]]; rows of out are
-// as far apart as those of `rows`. `sums` holds whole vectors of a head.
-template <class T, class A, class Factor>
-inline void write_sums_of_rows(const Block& block, const A* weight, Rows<T> rows, int64_t head_dim, T* out, A* sums,
-                               Factor factor) {
-  if constexpr (std::is_same_v<T, A>) {
-    if (is_narrow<T>(head_dim)) {
-      const auto write_terms = [&](int64_t d, A* terms) __attribute__((always_inline)) {
-        for_each_edge(block, [&](int e, int) __attribute__((always_inline)) {
-          terms[e] = weight[e] * rows.data[block.source[e] * rows.stride + d];
-        });
-      };
-      narrow_sums(block, out, rows.stride, head_dim, write_terms, factor);
-      return;
-    }
-  }
-  for_each_row(block, [&](int64_t i, int first, int last) {
-    if (first == last) {
-      clear_row(out + i * rows.stride, head_dim);
-      return;
-    }
-    weighted_sum(weight + first, rows, block.source + first, last - first, head_dim, false, sums);
-    write_row(out + i * rows.stride, sums, factor(int(i - block.row)), head_dim);
-  });
-}
-
-// The same of weight[e] * slope(own[i] + rows[source[e]]), additive_v2's.
-template <class T, class A>
-inline void write_slopes_of_rows(const Block& block, const A* weight, Rows<T> own, Rows<T> rows, A negative_slope,
-                                 int64_t head_dim, T* out, A* sums) {
-  if constexpr (std::is_same_v<T, A>) {
-    if (is_narrow<T>(head_dim)) {
-      const auto write_terms = [&](int64_t d, A* terms) __attribute__((always_inline)) {
-        for_each_sum(block, own, rows, d, [&](int e, Vector<A> z) __attribute__((always_inline)) {
-          store(terms + e, load(weight + e) * slope(z, negative_slope));
-        });
-      };
-      narrow_sums(block, out, rows.stride, head_dim, write_terms, [](int) { return A(1); });
-      return;
-    }
-  }
-  for_each_row(block, [&](int64_t i, int first, int last) {
-    if (first == last) {
-      clear_row(out + i * rows.stride, head_dim);
-      return;
-    }
-    weighted_slopes(weight + first, own[i], negative_slope, rows, block.source + first, last - first, head_dim, false,
-                    sums);
-    write_row(out + i * rows.stride, sums, A(1), head_dim);
-  });
+inline void exp_block(A* s, int n) {
+  for (int k = 0; k < n; k += lanes<A>) store(s + k, exp(load(s + k)));
 }
 
 }  // namespace
