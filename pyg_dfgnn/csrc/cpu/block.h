@@ -67,6 +67,7 @@ constexpr int kBlockRows = 64;
 struct Block {
   int64_t row, begin;           // the first row and the position of its first edge here
   int rows, n;                  // and how many of both
+  bool is_part;                 // of a long row
   int offset[kBlockRows + 1];   // row r's edges are offset[r] .. offset[r + 1] - 1
   int own[kBlock + kShortRow];  // the row of an edge, as a number in the block; not of a block of one row
   int64_t source[kBlock];
@@ -144,7 +145,7 @@ template <class T>
 DFGNN_INLINE void prefetch_rows(const Args& args, const Block& block, const void* features, int64_t num_rows) {
   constexpr int kLine = 64;
   const int64_t bytes = args.heads * args.head_dim * int64_t(sizeof(T));
-  if (bytes * num_rows <= int64_t(1) << (block.rows == 1 ? 23 : 20)) return;
+  if (bytes * num_rows <= int64_t(1) << (block.is_part ? 23 : 20)) return;
   for (int e = 0; e < block.n; ++e) {
     const char* row = static_cast<const char*>(features) + block.source[e] * bytes;
     for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(row + b);
@@ -158,6 +159,7 @@ DFGNN_INLINE bool read_part(const Args& args, const Form& form, int most, int64_
   block.row = row;
   block.begin = b;
   block.rows = 1;
+  block.is_part = true;
   block.n = block.offset[1] = n;
   block.offset[0] = 0;
   return read_sources(args, form, block);
@@ -172,6 +174,7 @@ DFGNN_INLINE bool read_short_rows(const Args& args, const Form& form, int most, 
   block.row = first;
   block.begin = next;
   block.rows = block.n = block.offset[0] = 0;
+  block.is_part = false;
   for (int64_t i = first; i < last && block.rows < most_rows; ++i) {
     const Range range = row_range(form.pointers, args, i);
     const int64_t degree = range.end - range.begin;

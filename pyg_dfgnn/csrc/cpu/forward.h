@@ -16,7 +16,7 @@ struct Forward {
     A *out, *m, *l;
   };
   static State state_of(const Args& args, void* memory) {
-    A *out = as<A>(memory), *m = out + args.heads * args.head_dim;
+    A *out = as<A>(memory), *m = out + args.heads * args.head_dim + lanes<A>;  // a vector to spare
     return {out, m, m + args.heads};
   }
   static int64_t state_size(const Args& args) { return args.heads * (args.head_dim + 2) + lanes<A>; }
