@@ -16,10 +16,12 @@ struct Forward {
     A *out, *m, *l;
   };
   static State state_of(const Args& args, void* memory) {
-    A *out = as<A>(memory), *m = out + args.heads * args.head_dim + lanes<A>;  // a vector to spare
+    A *out = as<A>(memory), *m = out + args.heads * args.head_dim + lanes<A>;
     return {out, m, m + args.heads};
   }
-  static int64_t state_size(const Args& args) { return args.heads * (args.head_dim + 2) + lanes<A>; }
+  static int64_t state_size(const Args& args) {
+    return args.heads * (args.head_dim + 2) + 2 * lanes<A>;  // a vector to spare behind out, and behind l
+  }
 
   // Where all logits so far are -inf the maximum is too, and s - m would be NaN: they are shifted by 0 instead.
   static A shift_of(A m) { return m == -kInfinity ? A(0) : m; }

@@ -15,7 +15,7 @@ DFGNN_INLINE Rows<T> rows_of(const Args& args, auto heads, const void* features)
 }
 
 template <class T>
-DFGNN_INLINE Rows<T> from(Rows<T> rows, int64_t feature) {
+DFGNN_INLINE Rows<T> from_feature(Rows<T> rows, int64_t feature) {
   return {rows.data + feature, rows.stride};
 }
 
@@ -37,7 +37,7 @@ DFGNN_INLINE void row_products(const Args& args, auto heads, const T* const (&ow
       x[k] = own[k] + h * D;
       numbers[k] = out[k] + h;
     }
-    dots<X>(x, from(rows, h * D), source, n, D, numbers, count);
+    dots<X>(x, from_feature(rows, h * D), source, n, D, numbers, count);
   }
 }
 
@@ -86,8 +86,8 @@ inline void leaky_products(const Args& args, const Block& block, auto heads, A* 
   if (with_joint_heads<A>(heads.count, D, joint)) return;
   for (int h = 0; h < count; ++h) {
     for_each_full_row(block, [&](int64_t i, int first, int last) {
-      leaky_dots(product.att + h * D, own[i] + h * D, product.negative_slope, from(rows, h * D), block.source + first,
-                 last - first, D, out + first * count + h, count);
+      leaky_dots(product.att + h * D, own[i] + h * D, product.negative_slope, from_feature(rows, h * D),
+                 block.source + first, last - first, D, out + first * count + h, count);
     });
   }
 }
@@ -111,10 +111,10 @@ DFGNN_INLINE void add_terms(const Args& args, auto heads, Terms terms, int64_t i
   if (with_joint_heads<A>(heads.count, D, joint)) return;
   for (int h = 0; h < count; ++h) {
     if (own) {
-      weighted_slopes(number + h, count, own + h * D, negative_slope, from(rows, h * D), source, n, D, add,
+      weighted_slopes(number + h, count, own + h * D, negative_slope, from_feature(rows, h * D), source, n, D, add,
                       sums + h * D);
     } else {
-      weighted_sum(number + h, count, from(rows, h * D), source, n, D, add, sums + h * D);
+      weighted_sum(number + h, count, from_feature(rows, h * D), source, n, D, add, sums + h * D);
     }
   }
 }

@@ -41,8 +41,8 @@ DFGNN_INLINE void update_by_rows(const Block& block, int heads, A* s, const A* r
   update(block, heads, s, row, heads, row, 0, [&](auto number, auto x, auto) { return f(number, x); });
 }
 
-// result[r][h] = op of the row's numbers, in their order but for those of a long row, of which a vector takes as many as
-// it holds.
+// result[r][h] = op of the row's numbers, in their order but for those of a long row, of which a vector takes as many
+// as it holds.
 template <class A, class Op>
 DFGNN_INLINE void reduce_rows(const Block& block, int heads, A* s, A identity, Op op, A* result) {
   constexpr int L = lanes<A>;
