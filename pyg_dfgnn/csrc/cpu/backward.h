@@ -121,8 +121,7 @@ struct BackwardDst {
     }
     write_numbers(args, block, heads, ds, args.grad_score);
     if constexpr (LOGIT == Logit::cosine) {
-      update_by_ends(args, block, heads, ds, args.dst_scale, args.src_scale,
-                     [](auto d, auto, auto y) { return d * y; });
+      multiply_by_sources(args, block, heads, ds, args.src_scale);
     }
   }
 
@@ -211,27 +210,10 @@ struct BackwardSrc {
   // The weights of a block's edges, and what dst_i is multiplied by in the gradient of src_j.
   static void read_numbers(const Args& args, const Block& block, const int64_t* position, auto heads, A* weight,
                            A* ds) {
-    const int64_t H = args.heads;
-    const A *weights = as<A>(args.weight) + heads.first, *grad_scores = as<A>(args.grad_score) + heads.first;
-    if (heads.count == 1) {
-#pragma omp simd
-      for (int e = 0; e < block.n; ++e) {
-        weight[e] = weights[position[e] * H];
-        ds[e] = grad_scores[position[e] * H];
-      }
-    } else {
-      for (int e = 0; e < block.n; ++e) {
-        for (int h = 0; h < heads.count; h += lanes<A>) {
-          const int64_t at = position[e] * H + h;
-          const int k = e * heads.count + h, n = heads.count - h;
-          store_some(weight + k, load_some(weights + at, n), n);
-          store_some(ds + k, load_some(grad_scores + at, n), n);
-        }
-      }
-    }
+    gather_numbers(args, block, heads, position, args.weight, weight);
+    gather_numbers(args, block, heads, position, args.grad_score, ds);
     if constexpr (LOGIT == Logit::cosine) {
-      update_by_ends(args, block, heads, ds, args.src_scale, args.dst_scale,
-                     [](auto d, auto, auto y) { return d * y; });
+      multiply_by_sources(args, block, heads, ds, args.dst_scale);
     }
   }
 

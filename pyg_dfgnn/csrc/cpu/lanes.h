@@ -284,6 +284,21 @@ DFGNN_INLINE V fold(V v, int size, Op op) {
   }
 }
 
+// Lane l % n of v, for an n that divides their number.
+template <class V>
+DFGNN_INLINE V repeat_first(V v, int n) {
+  typedef decltype(v > v) Mask;
+  Mask lane;
+  for (int l = 0; l < int(sizeof(V) / sizeof(v[0])); ++l) lane[l] = l;
+#if __has_builtin(__builtin_shufflevector)
+  V repeated;
+  for (int l = 0; l < int(sizeof(V) / sizeof(v[0])); ++l) repeated[l] = v[l & (n - 1)];
+  return repeated;
+#else
+  return __builtin_shuffle(v, lane & (n - 1));
+#endif
+}
+
 // Lane l / D of v, D lanes for each.
 template <int D, class V, size_t... I>
 DFGNN_INLINE V repeat_lanes(V v, std::index_sequence<I...>) {

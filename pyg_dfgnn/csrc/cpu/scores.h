@@ -61,7 +61,8 @@ template <Logit LOGIT, class T, class A>
 inline void logits(const Args& args, const Block& block, auto heads, A* s, Derivatives<A>* derivatives) {
   const int n = block.n * heads.count;
   if constexpr (LOGIT == Logit::additive) {
-    update_by_ends(args, block, heads, s, args.dst, args.src, [](auto, auto x, auto y) { return x + y; });
+    gather_numbers(args, block, heads, block.source, args.src, s);
+    update_by_nodes(args, block, heads, s, args.dst, [](auto y, auto x) { return x + y; });
     if (args.a_edge) add_numbers(args, block, heads, args.a_edge, s);
     const A negative_slope = A(args.negative_slope);
     if (derivatives) {
@@ -79,8 +80,8 @@ inline void logits(const Args& args, const Block& block, auto heads, A* s, Deriv
     products<1, T>(args, block, heads, {args.dst}, args.src, {s});
   }
   if constexpr (LOGIT == Logit::cosine) {
-    update_by_ends(args, block, heads, s, args.dst_scale, args.src_scale,
-                   [](auto number, auto x, auto y) { return number * x * y; });
+    update_by_nodes(args, block, heads, s, args.dst_scale, [](auto number, auto scale) { return number * scale; });
+    multiply_by_sources(args, block, heads, s, args.src_scale);
   } else {
     if (derivatives) products<1, T>(args, block, heads, {args.grad_out}, args.value, {derivatives->value_dot});
   }
