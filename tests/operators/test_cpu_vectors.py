@@ -9,13 +9,33 @@ from pathlib import Path
 import graphs
 import pytest
 import torch
-from calls import SCORES, assert_same_bits, check_backward, check_forward, make_operands, results
+from calls import (
+    SCORES,
+    assert_same_bits,
+    check_backward,
+    check_forward,
+    leaves_of,
+    make_operands,
+    run,
+)
 
-# Heads that share vectors, with and without a last vector that is not full, and more of them than
-# are worked on at a time; ones of few features; and ones that do not divide a vector.
+# Heads that share vectors, with and without a last vector that is not full, more of them than are
+# worked on at a time, or that fill a few; ones of few features; and ones that divide no vector.
 SHAPES = [
-    *[(3, 1), (65, 1), (5, 2), (70, 2), (3, 4), (33, 4), (5, 8), (65, 16)],
-    *[(1, 1), (1, 2), (1, 3), (1, 5), (2, 3), (8, 7), (66, 3), (3, 33)],
+    *[
+        (3, 1),
+        (16, 1),
+        (65, 1),
+        (5, 2),
+        (70, 2),
+        (3, 4),
+        (33, 4),
+        (5, 8),
+        (65, 16),
+        (5, 32),
+        (7, 64),
+    ],
+    *[(1, 1), (1, 2), (1, 3), (1, 5), (2, 3), (16, 3), (8, 7), (66, 3), (3, 33)],
 ]
 
 
@@ -37,20 +57,45 @@ def test_heads_of_any_width(score, heads, head_dim, dtype):
         check_backward("smmf_fwd", score, graph, operands, **options)
 
 
-@pytest.mark.parametrize(("heads", "head_dim"), [(8, 8), (1, 2), (4, 3)])
+@pytest.mark.parametrize(("heads", "head_dim"), [(8, 8), (3, 4), (1, 1), (1, 3), (1, 20), (4, 3)])
 @pytest.mark.parametrize("score", SCORES)
-def test_bits_are_those_of_each_row(score, heads, head_dim):
-    """Whatever other rows share its block."""
-    alone = graphs.from_degrees([9], 60).to("cpu")
-    rowptr = torch.tensor([0, 0, 9, 9, 12])
-    among = graphs.Csr(rowptr, torch.cat([alone.col, alone.col[:3]]), 60).to("cpu")
-    operands = make_operands(score, among, heads, head_dim)
-    of_alone = dict(operands)
-    for name in ("q", "x_dst", "a_dst"):
-        if name in operands:
-            of_alone[name] = operands[name][1:2]
-    out, lse = results("smmf_fwd", score, among, operands)[:2]
-    assert_same_bits([out[1:2], lse[1:2]], results("smmf_fwd", score, alone, of_alone)[:2])
+def test_bits_of_any_width(score, heads, head_dim):
+    """Are those of each row and column, whatever others share its block, and wherever in it."""
+    degrees = [9, 1, 14, 3]
+    one = graphs.from_degrees(degrees, 30).to("cpu")
+    rows, times = len(degrees), 40
+    rowptr = torch.cat([one.rowptr[:-1] + k * one.num_edges for k in range(times)])
+    col = torch.cat([one.col + k * one.num_src for k in range(times)])
+    end = torch.tensor([times * one.num_edges], dtype=torch.int32)
+    many = graphs.Csr(torch.cat([rowptr, end]), col, times * one.num_src)
+    operands = make_operands(score, one, heads, head_dim)
+    shared = {"att", "beta"}
+    repeated = {n: x if n in shared else torch.cat([x] * times) for n, x in operands.items()}
+
+    def results_of_nodes(graph, operands):
+        leaves = leaves_of(operands)
+        out, lse = run("smmf_fwd", score, graph, leaves)
+        terms = torch.linspace(-1, 1, out[:rows].numel()).view_as(out[:rows])
+        nodes = [x for n, x in leaves.items() if n not in shared]
+        return [out, lse, *torch.autograd.grad((out.view(-1, *terms.shape) * terms).sum(), nodes)]
+
+    expected = results_of_nodes(one, operands)
+    for result, x in zip(results_of_nodes(many, repeated), expected, strict=True):
+        assert_same_bits(list(result.chunk(times)), [x] * times)
+
+
+def test_invalid_neighbour():
+    """Changes no bits of other rows."""
+    graph = graphs.from_degrees([9, 1, 14, 3], 30).to("cpu")
+    operands = make_operands("dot", graph, 1, 3)
+    with torch.no_grad():
+        expected = run("smmf_fwd", "dot", graph, operands)
+        col = graph.col.clone()
+        col[-1] = 1 << 20
+        broken = graphs.Csr(graph.rowptr, col, graph.num_src)
+        out = run("smmf_fwd", "dot", broken, operands)
+    assert_same_bits([x[:3] for x in out], [x[:3] for x in expected])
+    assert out[0][3].isnan().all()
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])

@@ -1,6 +1,8 @@
 // Additive_v2's gradients of x_dst, x_src and att on CPU tensors.
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "../attention.h"
 #include "run.h"
 

@@ -11,6 +11,11 @@ Kernels kernels_for(const Attention& a) {
   return instruction_set().kernels(static_cast<Logit>(a.score), type_of(a.value));
 }
 
+int64_t width_of(const Attention& a) {
+  constexpr int64_t kLogit = 64;  // and its exponential, as elements moved
+  return a.heads() * (a.head_dim() + kLogit);
+}
+
 Args make_args(const Attention& a) {
   Args args{};
   args.rowptr = data_of(a.rowptr);
@@ -48,14 +53,14 @@ ForwardResult forward_cpu(const Attention& a) {
   auto args = cpu::make_args(a);
   args.out = cpu::writable(out);
   args.lse = cpu::writable(lse);
-  const auto schedule = cpu::make_schedule(a.rowptr, a.num_edges(), a.heads(), a.head_dim());
+  const auto schedule = cpu::make_schedule(a.rowptr, a.num_edges(), cpu::width_of(a));
   cpu::run(cpu::kernels_for(a).forward, args, schedule, lse.element_size());
   return {out, lse};
 }
 
 Gradients backward_cpu(const Attention& a, const Saved& saved) {
   const auto per_edge = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
-  const auto rows = cpu::make_schedule(a.rowptr, a.num_edges(), a.heads(), a.head_dim());
+  const auto rows = cpu::make_schedule(a.rowptr, a.num_edges(), cpu::width_of(a));
   const auto edge_tensor = [&] {  // where some entries belong to no row, their gradients are 0
     return rows.complete ? at::empty({a.num_edges(), a.heads()}, per_edge)
                          : at::zeros({a.num_edges(), a.heads()}, per_edge);
@@ -83,7 +88,7 @@ Gradients backward_cpu(const Attention& a, const Saved& saved) {
   args.grad_value = cpu::writable(gradients.value);
   const auto kernels = cpu::kernels_for(a);
   cpu::run(kernels.backward_dst, args, rows, weight.element_size());
-  const auto columns = cpu::make_schedule(a.colptr, a.num_edges(), a.heads(), a.head_dim());
+  const auto columns = cpu::make_schedule(a.colptr, a.num_edges(), cpu::width_of(a));
   cpu::run(kernels.backward_src, args, columns, weight.element_size());
   return gradients;
 }

@@ -1,5 +1,5 @@
 // The backward passes. With p = exp(s - lse), w = dropout(p), dp = <grad_out_i, value_j>:
-//   ds = p * (dropout(dp) - delta_i) where delta_i = <grad_out_i, out_i> - grad_lse_i,   grad_value_j = sum_i w
+//   delta_i = <grad_out_i, out_i> - grad_lse_i,   ds = p * (dropout(dp) - delta_i),   grad_value_j = sum_i w
 //   grad_out_i,
 // and for dot and cosine grad_dst_i = sum_j ds src_j, grad_src_j = sum_i ds dst_i (with their scales), for additive the
 // sums of ds' = ds * leaky_relu', which for additive_v2 is a vector. The pass over rows gathers src and value and
@@ -25,14 +25,14 @@ struct OperandGradient {
   }
   static A scale(const Args& args) { return LOGIT == Logit::dot ? A(args.scale) : A(1); }
 
-  // Of a block of one row, all heads' sums (+)= its terms; the first additive ones are added too.
+  // Of a block of one row, all heads' sums (+)= its terms.
   static void add(const Args& args, const Block& block, auto heads, A* ds, const void* own, const void* other, bool add,
                   A* sums) {
     sums += heads.first * width(args);
     if constexpr (kVector) {
       add_terms<T>(args, heads, terms(own, other), block.row, block.source, block.n, ds, add, sums);
     } else {
-      A of_block[kHeads];
+      A of_block[kHeads] = {};
       sum_rows(block, heads.count, ds, of_block);
       for (int h = 0; h < heads.count; ++h) sums[h] = add ? sums[h] + of_block[h] : of_block[h];
     }
@@ -52,8 +52,7 @@ struct OperandGradient {
   static void write(const Args& args, const Block& block, auto heads, A* ds, const void* own, const void* other,
                     void* gradient, A* sums) {
     if constexpr (kVector) {
-      const A* no_factor = nullptr;
-      write_terms<T>(args, block, heads, terms(own, other), ds, scale(args), no_factor, gradient, sums);
+      write_terms<T>(args, block, heads, terms(own, other), ds, scale(args), nullptr, gradient, sums);
     } else {
       A of_rows[kNumbersArray<A>];
       sum_rows(block, heads.count, ds, of_rows);
@@ -252,11 +251,10 @@ struct BackwardSrc {
 
   static void short_columns(const Args& args, const Block& block, const int64_t* position, A* sums) {
     A weight[kNumbersArray<A>], ds[kNumbersArray<A>];
-    const A* no_factor = nullptr;
     prefetch_destinations(args, block);
     for_each_heads(args, [&](auto heads) {
       read_numbers(args, block, position, heads, weight, ds);
-      write_terms<T>(args, block, heads, {nullptr, args.grad_out}, weight, A(1), no_factor, args.grad_value, sums);
+      write_terms<T>(args, block, heads, {nullptr, args.grad_out}, weight, A(1), nullptr, args.grad_value, sums);
       Gradient::write(args, block, heads, ds, args.src, args.dst, args.grad_src, sums);
     });
   }
@@ -265,8 +263,11 @@ struct BackwardSrc {
     Block block;
     int64_t position[kBlock];
     for (int64_t j = begin; j < end;) {
-      if (read_short_rows(args, by_columns(args), block_edges(args), j, end, block) &&
-          read_positions(args, block, position)) {
+      const auto read = [&](int64_t last) {
+        return read_short_rows(args, by_columns(args), block_edges(args), j, last, block) &&
+               read_positions(args, block, position);
+      };
+      if (read(end) || read(j + 1)) {
         short_columns(args, block, position, as<A>(memory));
         j += block.rows;
         continue;

@@ -145,7 +145,8 @@ template <class T>
 DFGNN_INLINE void prefetch_rows(const Args& args, const Block& block, const void* features, int64_t num_rows) {
   constexpr int kLine = 64;
   const int64_t bytes = args.heads * args.head_dim * int64_t(sizeof(T));
-  if (bytes * num_rows <= int64_t(1) << (block.is_part ? 23 : 20)) return;
+  constexpr int64_t kMost = int64_t(1) << 19;  // more than that would push one another out of the cache
+  if (bytes * num_rows <= int64_t(1) << (block.is_part ? 23 : 20) || bytes * block.n > kMost) return;
   for (int e = 0; e < block.n; ++e) {
     const char* row = static_cast<const char*>(features) + block.source[e] * bytes;
     for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(row + b);
@@ -167,8 +168,7 @@ DFGNN_INLINE bool read_part(const Args& args, const Form& form, int most, int64_
 
 // As many of the rows first, first + 1, .. before `last` as are short, follow on each other and fit; false where there
 // is none or a source is out of range.
-DFGNN_INLINE bool read_short_rows(const Args& args, const Form& form, int most, int64_t first, int64_t last,
-                                  Block& block) {
+inline bool read_short_rows(const Args& args, const Form& form, int most, int64_t first, int64_t last, Block& block) {
   const int most_rows = numbers_bound(args, kBlockRows);
   int64_t next = row_range(form.pointers, args, first).begin;
   block.row = first;
@@ -184,7 +184,9 @@ DFGNN_INLINE bool read_short_rows(const Args& args, const Form& form, int most, 
     block.offset[++block.rows] = block.n;
     next = range.end;
   }
-  return block.rows > 0 && read_sources(args, form, block);
+  if (block.rows > 0 && read_sources(args, form, block)) return true;
+  // A row alone, so that another's source does not change how this one is computed.
+  return block.rows > 1 && read_short_rows(args, form, most, first, first + 1, block);
 }
 
 }  // namespace

@@ -90,8 +90,7 @@ struct Forward {
     const int64_t H = args.heads, D = args.head_dim;
     A* lse = as<A>(args.lse) + row * H;
     for (int64_t h = 0; h < H; ++h) {
-      if (state.l[h] == A(0)) {  // no edges, or all logits -inf
-        fill(state.out + h * D, D, A(0));
+      if (state.l[h] == A(0)) {  // no edges, or all logits -inf: out is 0
         lse[h] = -kInfinity;
       } else {
         lse[h] = state.m[h] + log(state.l[h]);

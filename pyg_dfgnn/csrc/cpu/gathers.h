@@ -14,9 +14,15 @@ DFGNN_INLINE Rows<T> rows_of(const Args& args, auto heads, const void* features)
   return {as<T>(features) + heads.first * args.head_dim, args.heads * args.head_dim};
 }
 
-template <class T>
-DFGNN_INLINE Rows<T> from_feature(Rows<T> rows, int64_t feature) {
-  return {rows.data + feature, rows.stride};
+// Calls f(an integral_constant of D) where there are several heads of as many features as joint.h takes; whether it
+// does.
+template <class A, class F>
+DFGNN_INLINE bool with_joint(auto heads, int64_t head_dim, F f) {
+  if constexpr (std::is_same_v<decltype(heads), OneHead>) {
+    return false;
+  } else {
+    return with_joint_size<A>(head_dim, f);
+  }
 }
 
 // out[x][e][h] = <own[x], rows[source[e]]>: X rows of one's own, n edges.
@@ -26,10 +32,10 @@ DFGNN_INLINE void row_products(const Args& args, auto heads, const T* const (&ow
   const int64_t D = args.head_dim, count = heads.count;
   const auto joint = [&](auto size) {
     for (int x = 0; x < X; ++x) {
-      joint_dots<decltype(size)::value>(Product<A>{}, own[x], rows, source, n, count, out[x]);
+      joint_dots<decltype(size)::value, false>(Leaky<A>{}, own[x], rows, source, n, count, out[x]);
     }
   };
-  if (with_joint_heads<A>(heads.count, D, joint)) return;
+  if (with_joint<A>(heads, D, joint)) return;
   for (int h = 0; h < count; ++h) {
     const T* x[X];
     A* numbers[X];
@@ -70,23 +76,23 @@ template <class T, class A>
 inline void leaky_products(const Args& args, const Block& block, auto heads, A* out) {
   const int64_t D = args.head_dim, count = heads.count;
   const Rows<T> own = rows_of<T>(args, heads, args.dst), rows = rows_of<T>(args, heads, args.src);
-  const Product<A> product = {as<A>(args.att) + heads.first * D, A(args.negative_slope)};
+  const Leaky<A> leaky = {as<A>(args.att) + heads.first * D, A(args.negative_slope)};
   if constexpr (may_be_narrow<T, decltype(heads)>) {
     if (is_narrow(D)) {
-      narrow_leaky_dots(block, product.att, product.negative_slope, own, rows, D, out);
+      narrow_leaky_dots(block, leaky.att, leaky.negative_slope, own, rows, D, out);
       return;
     }
   }
   const auto joint = [&](auto size) {
     for_each_full_row(block, [&](int64_t i, int first, int last) {
-      joint_dots<decltype(size)::value>(product, own[i], rows, block.source + first, last - first, count,
-                                        out + first * count);
+      joint_dots<decltype(size)::value, true>(leaky, own[i], rows, block.source + first, last - first, count,
+                                              out + first * count);
     });
   };
-  if (with_joint_heads<A>(heads.count, D, joint)) return;
+  if (with_joint<A>(heads, D, joint)) return;
   for (int h = 0; h < count; ++h) {
     for_each_full_row(block, [&](int64_t i, int first, int last) {
-      leaky_dots(product.att + h * D, own[i] + h * D, product.negative_slope, from_feature(rows, h * D),
+      leaky_dots(leaky.att + h * D, own[i] + h * D, leaky.negative_slope, from_feature(rows, h * D),
                  block.source + first, last - first, D, out + first * count + h, count);
     });
   }
@@ -106,9 +112,14 @@ DFGNN_INLINE void add_terms(const Args& args, auto heads, Terms terms, int64_t i
   const Rows<T> rows = rows_of<T>(args, heads, terms.other);
   const T* own = terms.own ? rows_of<T>(args, heads, terms.own)[i] : nullptr;
   const auto joint = [&](auto size) {
-    joint_sums<decltype(size)::value>(number, own, negative_slope, rows, source, n, count, add, sums);
+    constexpr int kSize = decltype(size)::value;
+    if (own) {
+      joint_sums<kSize, true>(number, own, negative_slope, rows, source, n, count, add, sums);
+    } else {
+      joint_sums<kSize, false>(number, own, negative_slope, rows, source, n, count, add, sums);
+    }
   };
-  if (with_joint_heads<A>(heads.count, D, joint)) return;
+  if (with_joint<A>(heads, D, joint)) return;
   for (int h = 0; h < count; ++h) {
     if (own) {
       weighted_slopes(number + h, count, own + h * D, negative_slope, from_feature(rows, h * D), source, n, D, add,
@@ -124,7 +135,7 @@ template <class T, class A>
 DFGNN_INLINE void write_heads(const Args& args, auto heads, T* row, const A* sums, const A* factor) {
   const int64_t D = args.head_dim;
   const auto joint = [&](auto size) { joint_write<decltype(size)::value>(row, sums, factor, heads.count); };
-  if (with_joint_heads<A>(heads.count, D, joint)) return;
+  if (with_joint<A>(heads, D, joint)) return;
   for (int h = 0; h < heads.count; ++h) {
     factor[h] == A(0) ? clear_row(row + h * D, D) : write_row(row + h * D, sums + h * D, factor[h], D);
   }
@@ -134,20 +145,20 @@ DFGNN_INLINE void write_heads(const Args& args, auto heads, T* row, const A* sum
 // is, or, without factors, by scale. `sums` is room for those of a row.
 template <class T, class A>
 inline void write_terms(const Args& args, const Block& block, auto heads, Terms terms, const A* number, A scale,
-                        const A* factor, void* out, A* sums) {
+                        std::type_identity_t<const A*> factor, void* out, A* sums) {
   const int64_t D = args.head_dim;
   const Rows<T> rows = rows_of<T>(args, heads, terms.other);
   if constexpr (may_be_narrow<T, decltype(heads)>) {
     if (is_narrow(D)) {
-      const auto write = [&](int64_t d, A* products) __attribute__((always_inline)) {
+      const auto write = [&](int64_t d, A* of_edges) __attribute__((always_inline)) {
         if (terms.own) {
           const auto visit = [&](int e, Vector<A> z) __attribute__((always_inline)) {
-            store(products + e, load(number + e) * slope(z, A(args.negative_slope)));
+            store(of_edges + e, load(number + e) * slope(z, A(args.negative_slope)));
           };
           for_each_sum(block, rows_of<T>(args, heads, terms.own), rows, d, visit);
         } else {
           for_each_edge(block, [&](int e, int) __attribute__((always_inline)) {
-            products[e] = number[e] * rows.data[block.source[e] * rows.stride + d];
+            of_edges[e] = number[e] * rows.data[block.source[e] * rows.stride + d];
           });
         }
       };

@@ -202,52 +202,36 @@ DFGNN_INLINE void store(float* p, FloatVector v, int n) {
 }
 #endif
 
-// The first n lanes, or all where n is more.
-template <class T>
-DFGNN_INLINE auto load_some(const T* p, int n) {
-  return n < lanes<typename Accumulator<T>::type> ? load(p, n) : load(p);
-}
 template <class T, class V>
-DFGNN_INLINE void store_some(T* p, V v, int n) {
+DFGNN_INLINE void store_some(T* p, V v, int n) {  // all lanes where n is as many or more
   n < lanes<typename Accumulator<T>::type> ? store(p, v, n) : store(p, v);
 }
 
 // ---- across lanes ----
 
+// Lanes I of x, which the lanes of y follow.
+template <size_t... I, class V>
+DFGNN_INLINE V pick(V x, V y) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(x, y, I...);
+#else
+  typedef decltype(x > y) Mask;
+  return __builtin_shuffle(x, y, Mask{I...});
+#endif
+}
+template <class V>
+constexpr auto all_lanes = std::make_index_sequence<sizeof(V) / sizeof(V{}[0])>();
+
 // Lanes 2i + ODD of x, then those of y.
 template <int ODD, class V, size_t... I>
 DFGNN_INLINE V every_other(V x, V y, std::index_sequence<I...>) {
-#if __has_builtin(__builtin_shufflevector)
-  return __builtin_shufflevector(x, y, (2 * I + ODD)...);
-#else
-  typedef decltype(x > y) Mask;
-  return __builtin_shuffle(x, y, Mask{(2 * I + ODD)...});
-#endif
+  return pick<(2 * I + ODD)...>(x, y);
 }
 
 // The sums of neighbouring lanes: of x in the lower half, of y in the upper one.
 template <class V>
 DFGNN_INLINE V add_pairs(V x, V y) {
-  constexpr auto all = std::make_index_sequence<sizeof(V) / sizeof(x[0])>();
-  return every_other<0>(x, y, all) + every_other<1>(x, y, all);
-}
-
-template <class V>
-DFGNN_INLINE auto sum(V v) {
-  for (int parts = int(sizeof(V) / sizeof(v[0])); parts > 1; parts /= 2) v = add_pairs(v, v);
-  return v[0];
-}
-
-// out[g * stride] = sum(v[g]); four at a time share their additions.
-template <int G, class V, class A>
-DFGNN_INLINE void write_sums(const V (&v)[G], A* out, int64_t stride = 1) {
-  if constexpr (G == 4 && lanes<A> >= 4) {
-    V s = add_pairs(add_pairs(v[0], v[1]), add_pairs(v[2], v[3]));
-    for (int parts = lanes<A>; parts > 4; parts /= 2) s = add_pairs(s, s);
-    for (int g = 0; g < G; ++g) out[g * stride] = s[g];
-  } else {
-    for (int g = 0; g < G; ++g) out[g * stride] = sum(v[g]);
-  }
+  return every_other<0>(x, y, all_lanes<V>) + every_other<1>(x, y, all_lanes<V>);
 }
 
 // The sums of D neighbouring lanes each, one after the other: of n vectors, in the first n / D or the only one.
@@ -264,71 +248,52 @@ DFGNN_INLINE void add_groups(V (&v)[N]) {
   }
 }
 
-// op of the lanes l, l + size, l + 2 size, .. where size, a power of two, is at most SIZE, in lane l < size.
+// out[g * stride] = the sum of v[g]'s lanes.
+template <int G, class V, class A>
+DFGNN_INLINE void write_sums(const V (&v)[G], A* out, int64_t stride = 1) {
+  constexpr int L = lanes<A>;
+  static_assert((G & (G - 1)) == 0);
+  V sums[G];
+  for (int g = 0; g < G; ++g) sums[g] = v[g];
+  add_groups<L>(sums);
+  for (int g = 0; g < G; ++g) out[g * stride] = sums[g / L][g % L];
+}
+
+// op of the lanes l, l + size, l + 2 size, .. in lane l < size, where size is a power of two and at most 2 SIZE.
 template <int SIZE, class V, class Op, size_t... I>
 DFGNN_INLINE V fold_once(V v, Op op, std::index_sequence<I...>) {
-#if __has_builtin(__builtin_shufflevector)
-  return op(v, __builtin_shufflevector(v, v, ((I + SIZE) % sizeof...(I))...));
-#else
-  typedef decltype(v > v) Mask;
-  return op(v, __builtin_shuffle(v, Mask{((I + SIZE) % sizeof...(I))...}));
-#endif
+  return op(v, pick<((I + SIZE) % sizeof...(I))...>(v, v));
 }
 template <int SIZE, class V, class Op>
 DFGNN_INLINE V fold(V v, int size, Op op) {
-  if constexpr (SIZE == 0) {
-    return v;
-  } else {
-    if (SIZE < size) return v;
-    return fold<SIZE / 2>(fold_once<SIZE>(v, op, std::make_index_sequence<sizeof(V) / sizeof(v[0])>()), size, op);
+  if constexpr (SIZE > 0) {
+    if (SIZE >= size) return fold<SIZE / 2>(fold_once<SIZE>(v, op, all_lanes<V>), size, op);
   }
+  return v;
 }
 
-// Lane l % n of v, for an n that divides their number.
+// Lane l % n of v, where n is a power of two.
 template <class V>
 DFGNN_INLINE V repeat_first(V v, int n) {
-  typedef decltype(v > v) Mask;
-  Mask lane;
-  for (int l = 0; l < int(sizeof(V) / sizeof(v[0])); ++l) lane[l] = l;
-#if __has_builtin(__builtin_shufflevector)
-  V repeated;
-  for (int l = 0; l < int(sizeof(V) / sizeof(v[0])); ++l) repeated[l] = v[l & (n - 1)];
-  return repeated;
+  decltype(v > v) lane;
+  for (int l = 0; l < int(sizeof(V) / sizeof(v[0])); ++l) lane[l] = l & (n - 1);
+#if __has_builtin(__builtin_shuffle)
+  return __builtin_shuffle(v, lane);
 #else
-  return __builtin_shuffle(v, lane & (n - 1));
+  V repeated;
+  for (int l = 0; l < int(sizeof(V) / sizeof(v[0])); ++l) repeated[l] = v[lane[l]];
+  return repeated;
 #endif
 }
 
 // Lane l / D of v, D lanes for each.
 template <int D, class V, size_t... I>
 DFGNN_INLINE V repeat_lanes(V v, std::index_sequence<I...>) {
-#if __has_builtin(__builtin_shufflevector)
-  return __builtin_shufflevector(v, v, (I / D)...);
-#else
-  typedef decltype(v > v) Mask;
-  return __builtin_shuffle(v, Mask{(I / D)...});
-#endif
+  return pick<(I / D)...>(v, v);
 }
 template <int D, class V>
 DFGNN_INLINE V repeat_lanes(V v) {
-  if constexpr (D == 1) {
-    return v;
-  } else {
-    return repeat_lanes<D>(v, std::make_index_sequence<sizeof(V) / sizeof(v[0])>());
-  }
-}
-
-template <class V>
-DFGNN_INLINE V max(V a, V b) {  // a NaN in b is passed over
-  return b > a ? b : a;
-}
-
-template <class V>
-DFGNN_INLINE auto max_lane(V v) {
-  constexpr int n = sizeof(V) / sizeof(v[0]);
-  constexpr auto all = std::make_index_sequence<n>();
-  for (int parts = n; parts > 1; parts /= 2) v = max(every_other<0>(v, v, all), every_other<1>(v, v, all));
-  return v[0];
+  return repeat_lanes<D>(v, all_lanes<V>);
 }
 
 // ---- exp ----

@@ -16,12 +16,13 @@ DFGNN_INLINE bool is_narrow(int64_t head_dim) { return head_dim <= 3; }
 // out[e] = <own, other> of the rows of the edge's two ends.
 template <class A>
 inline void narrow_dots(const Block& block, Rows<A> own, Rows<A> other, int64_t head_dim, A* out) {
-  for (int64_t d = 0; d < head_dim; ++d) {
-    const A *x = own[block.row] + d, *y = other.data + d;
-    for_each_edge(block, [&](int e, int r) __attribute__((always_inline)) {
-      const A term = x[r * own.stride] * y[block.source[e] * other.stride];
-      out[e] = d == 0 ? term : out[e] + term;
-    });
+  const A *x = own[block.row], *y = other.data;
+  const auto product = [&](int e, int r, int64_t d) __attribute__((always_inline)) {
+    return x[r * own.stride + d] * y[block.source[e] * other.stride + d];
+  };
+  for_each_edge(block, [&](int e, int r) __attribute__((always_inline)) { out[e] = product(e, r, 0); });
+  for (int64_t d = 1; d < head_dim; ++d) {
+    for_each_edge(block, [&](int e, int r) __attribute__((always_inline)) { out[e] += product(e, r, d); });
   }
 }
 
@@ -43,7 +44,7 @@ inline void narrow_leaky_dots(const Block& block, const A* att, A negative_slope
                               int64_t head_dim, A* out) {
   for (int64_t d = 0; d < head_dim; ++d) {
     for_each_sum(block, own, other, d, [&](int e, Vector<A> z) __attribute__((always_inline)) {
-      const Vector<A> term = att[d] * slope(z, negative_slope) * z;
+      const Vector<A> term = leaky_term(broadcast(att[d]), z, negative_slope);
       store(out + e, d == 0 ? term : load(out + e) + term);
     });
   }

@@ -9,6 +9,11 @@
 namespace dfgnn {
 namespace {
 
+int64_t width_of(int64_t heads, int64_t head_dim) {
+  constexpr int64_t kIndex = 16;  // and number, as elements moved
+  return heads * (head_dim + kIndex);
+}
+
 cpu::Args make_args(const Compressed& graph, int64_t heads, int64_t head_dim) {
   cpu::Args args{};
   args.rowptr = cpu::data_of(graph.ptr);
@@ -27,7 +32,7 @@ cpu::Args make_args(const Compressed& graph, int64_t heads, int64_t head_dim) {
 
 at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
   const int64_t heads = std::max(a.size(1), b.size(1)), head_dim = a.size(2);
-  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), heads, head_dim);
+  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), width_of(heads, head_dim));
   const auto options = a.options().dtype(accumulate_type(a.scalar_type()));
   const std::array<int64_t, 2> shape = {graph.num_edges(), heads};
   const auto out = schedule.complete ? at::empty(shape, options) : at::zeros(shape, options);
@@ -50,7 +55,7 @@ at::Tensor sddmm_of_both_cpu(const Compressed& graph, const at::Tensor& a, const
 
 at::Tensor spmm_cpu(const Compressed& graph, const at::Tensor& weight, const at::Tensor& x, bool sum_heads) {
   const int64_t heads = weight.size(1), head_dim = x.size(2);
-  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), heads, head_dim);
+  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), width_of(heads, head_dim));
   const auto out = at::empty({graph.num_rows(), sum_heads ? 1 : heads, head_dim}, x.options());
   auto args = make_args(graph, heads, head_dim);
   args.weight = const_cast<void*>(cpu::data_of(weight));
@@ -64,7 +69,7 @@ at::Tensor spmm_cpu(const Compressed& graph, const at::Tensor& weight, const at:
 
 at::Tensor edge_spmm_t_cpu(const Compressed& graph, const at::Tensor& weight, const at::Tensor& a) {
   const int64_t heads = weight.size(1), head_dim = a.size(2);
-  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), heads, head_dim);
+  const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), width_of(heads, head_dim));
   const auto out = at::zeros({graph.num_nodes, head_dim}, a.options());
   auto args = make_args(graph, heads, head_dim);
   args.weight = const_cast<void*>(cpu::data_of(weight));

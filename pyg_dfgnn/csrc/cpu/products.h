@@ -9,7 +9,7 @@ namespace {
 // Head h of features with `heads` heads, where one serves all.
 template <class T>
 DFGNN_INLINE Rows<T> shared_head_of(const void* data, int64_t h, int64_t heads, int64_t head_dim) {
-  return head_of<T>(data, heads == 1 ? 0 : h, heads, head_dim);
+  return {as<T>(data) + (heads == 1 ? 0 : h) * head_dim, heads * head_dim};
 }
 
 // out [E, H]: <dst_i, src_j>.

@@ -11,7 +11,7 @@ namespace {
 // were read for the scores are still in the cache when they are read again.
 constexpr int kBlock = 128;
 
-// One head of a T [N, H, D] tensor: row n begins at data + n * stride.
+// Some features of a T [N, H, D] tensor: row n begins at data + n * stride.
 template <class T>
 struct Rows {
   const T* data;
@@ -20,8 +20,24 @@ struct Rows {
 };
 
 template <class T>
-DFGNN_INLINE Rows<T> head_of(const void* data, int64_t h, int64_t heads, int64_t head_dim) {
-  return {static_cast<const T*>(data) + h * head_dim, heads * head_dim};
+DFGNN_INLINE Rows<T> from_feature(Rows<T> rows, int64_t feature) {
+  return {rows.data + feature, rows.stride};
+}
+
+// Calls f(an integral_constant of vectors, d, rest) for the features from d on of as many vectors, or of rest > 0
+// lanes of one, until there are `size`.
+template <class A, class F>
+DFGNN_INLINE void for_each_columns(int64_t size, F f) {
+  constexpr int L = lanes<A>;
+  int64_t d = 0;
+  for (; size - d >= 4 * L; d += 4 * L) f(std::integral_constant<int, 4>(), d, 0);
+  for (; size - d >= 1 * L; d += 1 * L) f(std::integral_constant<int, 1>(), d, 0);
+  if (const int rest = int(size - d)) f(std::integral_constant<int, 1>(), d, rest);
+}
+
+template <class T>
+DFGNN_INLINE auto load_column(const T* p, int v, int rest) {
+  return rest ? load(p, rest) : load(p + v * lanes<typename Accumulator<T>::type>);
 }
 
 // out[x][e * stride] = <xs[x], rows[index[e]]> for X vectors and G edges at a time: X * G independent chains of
@@ -93,7 +109,7 @@ DFGNN_INLINE void weighted_sum_columns(const A* weight, int64_t stride, Rows<T> 
   Vector<A> s[U][V] = {};
   const auto edge = [&](int e, Vector<A>(&into)[V]) __attribute__((always_inline)) {
     const T* row = rows[index[e]];
-    for (int v = 0; v < V; ++v) into[v] += weight[e * stride] * (rest ? load(row, rest) : load(row + v * L));
+    for (int v = 0; v < V; ++v) into[v] += weight[e * stride] * load_column(row, v, rest);
   };
   int e = 0;
   for (; e + U <= n; e += U) {
@@ -133,6 +149,11 @@ DFGNN_INLINE V slope(V z, A negative_slope) {
   return z > A(0) ? broadcast(A(1)) : broadcast(negative_slope);
 }
 
+template <class V, class A>
+DFGNN_INLINE V leaky_term(V att, V z, A negative_slope) {
+  return att * slope(z, negative_slope) * z;
+}
+
 template <int G, class T, class A>
 DFGNN_INLINE void leaky_dot_group(const A* att, const T* x, A negative_slope, Rows<T> rows, const int64_t* index,
                                   int64_t head_dim, A* out, int64_t stride) {
@@ -142,7 +163,7 @@ DFGNN_INLINE void leaky_dot_group(const A* att, const T* x, A negative_slope, Ro
     const Vector<A> own = load_columns(x), factor = load_columns(att);
     for (int g = 0; g < G; ++g) {
       const Vector<A> z = own + load_columns(rows[index[g]]);
-      sums[g] += factor * slope(z, negative_slope) * z;
+      sums[g] += leaky_term(factor, z, negative_slope);
     }
   };
   int64_t d = 0;
@@ -171,13 +192,11 @@ template <int V, class T, class A>
 DFGNN_INLINE void weighted_slopes_columns(const A* weight, int64_t stride, const T* x, A negative_slope, Rows<T> rows,
                                           const int64_t* index, int n, int rest, bool add, A* sums) {
   constexpr int L = lanes<A>;
-  const auto load_columns = [rest](const T* p, int v)
-                                __attribute__((always_inline)) { return rest ? load(p, rest) : load(p + v * L); };
   Vector<A> own[V], s[V] = {};
-  for (int v = 0; v < V; ++v) own[v] = load_columns(x, v);
+  for (int v = 0; v < V; ++v) own[v] = load_column(x, v, rest);
   for (int e = 0; e < n; ++e) {
     const T* row = rows[index[e]];
-    for (int v = 0; v < V; ++v) s[v] += weight[e * stride] * slope(own[v] + load_columns(row, v), negative_slope);
+    for (int v = 0; v < V; ++v) s[v] += weight[e * stride] * slope(own[v] + load_column(row, v, rest), negative_slope);
   }
   for (int v = 0; v < V; ++v) add_to(sums + v * L, s[v], rest, add);
 }
@@ -186,17 +205,10 @@ DFGNN_INLINE void weighted_slopes_columns(const A* weight, int64_t stride, const
 template <class T, class A>
 inline void weighted_slopes(const A* weight, int64_t stride, const T* x, A negative_slope, Rows<T> rows,
                             const int64_t* index, int n, int64_t head_dim, bool add, A* sums) {
-  constexpr int L = lanes<A>;
-  int64_t d = 0;
-  const auto columns = [&](auto vectors, int rest) {
-    constexpr int V = decltype(vectors)::value;
-    weighted_slopes_columns<V>(weight, stride, x + d, negative_slope, Rows<T>{rows.data + d, rows.stride}, index, n,
-                               rest, add, sums + d);
-    d += V * L;
-  };
-  while (head_dim - d >= 4 * L) columns(std::integral_constant<int, 4>(), 0);
-  while (head_dim - d >= 1 * L) columns(std::integral_constant<int, 1>(), 0);
-  if (const int rest = int(head_dim - d); rest > 0) columns(std::integral_constant<int, 1>(), rest);
+  for_each_columns<A>(head_dim, [&](auto vectors, int64_t d, int rest) {
+    weighted_slopes_columns<decltype(vectors)::value>(weight, stride, x + d, negative_slope, from_feature(rows, d),
+                                                      index, n, rest, add, sums + d);
+  });
 }
 
 template <class A>

@@ -9,7 +9,6 @@ namespace {
 
 // A chunk is some ten microseconds of work: enough to pay for handing it to a thread, little enough to balance.
 constexpr int64_t kChunkElements = int64_t(1) << 16;
-constexpr int64_t kHeadElements = 64;  // what an edge's logit and exponential cost, as elements moved
 constexpr int64_t kMaxChunks = 4096;
 
 template <class Index>
@@ -47,8 +46,8 @@ Schedule divide(const Index* pointers, int64_t rows, int64_t num_edges, int64_t 
 
 }  // namespace
 
-Schedule make_schedule(const at::Tensor& pointers, int64_t num_edges, int64_t heads, int64_t head_dim) {
-  const int64_t rows = pointers.numel() - 1, width = heads * (head_dim + kHeadElements);
+Schedule make_schedule(const at::Tensor& pointers, int64_t num_edges, int64_t width) {
+  const int64_t rows = pointers.numel() - 1;
   return pointers.scalar_type() == at::kLong ? divide(pointers.const_data_ptr<int64_t>(), rows, num_edges, width)
                                              : divide(pointers.const_data_ptr<int32_t>(), rows, num_edges, width);
 }

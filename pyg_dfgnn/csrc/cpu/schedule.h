@@ -19,8 +19,8 @@ struct Schedule {
   bool complete;                   // every one of the num_edges entries belongs to a row
 };
 
-// `pointers` [rows + 1] is rowptr or colptr; an edge moves head_dim elements for each of its heads. Nothing here
-// depends on the number of threads.
-Schedule make_schedule(const at::Tensor& pointers, int64_t num_edges, int64_t heads, int64_t head_dim);
+// `pointers` [rows + 1] is rowptr or colptr, `width` what an edge costs, as elements moved. Nothing here depends on the
+// number of threads.
+Schedule make_schedule(const at::Tensor& pointers, int64_t num_edges, int64_t width);
 
 }  // namespace dfgnn::cpu

@@ -74,8 +74,7 @@ inline void logits(const Args& args, const Block& block, auto heads, A* s, Deriv
   } else if constexpr (LOGIT == Logit::additive_v2) {
     leaky_products<T>(args, block, heads, s);
   } else if (LOGIT == Logit::cosine && derivatives) {
-    products<2, T>(args, block, heads, {args.dst, args.grad_out}, args.value,
-                   {s, derivatives->value_dot});  // read once
+    products<2, T>(args, block, heads, {args.dst, args.grad_out}, args.value, {s, derivatives->value_dot});
   } else {
     products<1, T>(args, block, heads, {args.dst}, args.src, {s});
   }
