@@ -1,6 +1,6 @@
 // The backward passes. With p = exp(s - lse), w = dropout(p), dp = <grad_out_i, value_j>:
-//   delta_i = <grad_out_i, out_i> - grad_lse_i,   ds = p * (dropout(dp) - delta_i),   grad_value_j = sum_i w
-//   grad_out_i,
+//   delta_i = <grad_out_i, out_i> - grad_lse_i,   ds = p * (dropout(dp) - delta_i),
+//   grad_value_j = sum_i w grad_out_i,
 // and for dot and cosine grad_dst_i = sum_j ds src_j, grad_src_j = sum_i ds dst_i (with their scales), for additive the
 // sums of ds' = ds * leaky_relu', which for additive_v2 is a vector. The pass over rows gathers src and value and
 // leaves w and ds in [E, H]; the pass over columns gathers grad_out and dst. Both pull, so nothing is added to by two
@@ -149,11 +149,8 @@ struct BackwardDst {
   }
 
   static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
-    const int64_t size = state_size(args);
     A* grad_dst = as<A>(memory);
-    for (int64_t k = 1; k < count; ++k) {
-      for (int64_t d = 0; d < size; ++d) grad_dst[d] += grad_dst[k * size + d];
-    }
+    add_states(grad_dst, state_size(args), count);
     Gradient::finish(args, row, grad_dst, args.grad_dst);
   }
 
@@ -167,20 +164,13 @@ struct BackwardDst {
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
-    Block block;
-    for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, by_rows(args), block_edges(args), i, end, block)) {
-        short_rows(args, block, as<A>(memory));
-        i += block.rows;
-        continue;
-      }
-      const Range range = row_range(args.rowptr, args, i);
-      if (range.end - range.begin <= kPieceEdges) {
-        piece(args, i, range.begin, range.end, memory);
-        merge(args, i, memory, 1);
-      }
-      ++i;
-    }
+    for_each_block(
+        args, by_rows(args), block_edges(args), begin, end, [](const Block&) { return true; },
+        [&](const Block& block) { short_rows(args, block, as<A>(memory)); },
+        [&](int64_t i, int64_t first, int64_t last) {
+          piece(args, i, first, last, memory);
+          merge(args, i, memory, 1);
+        });
   }
 };
 
@@ -240,12 +230,9 @@ struct BackwardSrc {
   }
 
   static void merge(const Args& args, int64_t column, void* memory, int64_t count) {
-    const int64_t D = args.head_dim, size = state_size(args);
     A *grad_value = as<A>(memory), *grad_src = src_of(args, grad_value);
-    for (int64_t k = 1; k < count; ++k) {
-      for (int64_t d = 0; d < size; ++d) grad_value[d] += grad_value[k * size + d];
-    }
-    write_row(as<T>(args.grad_value) + column * value_size(args), grad_value, A(1), args.heads * D);
+    add_states(grad_value, state_size(args), count);
+    write_row(as<T>(args.grad_value) + column * value_size(args), grad_value, A(1), value_size(args));
     Gradient::finish(args, column, grad_src, args.grad_src);
   }
 
@@ -260,25 +247,15 @@ struct BackwardSrc {
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
-    Block block;
     int64_t position[kBlock];
-    for (int64_t j = begin; j < end;) {
-      const auto read = [&](int64_t last) {
-        return read_short_rows(args, by_columns(args), block_edges(args), j, last, block) &&
-               read_positions(args, block, position);
-      };
-      if (read(end) || read(j + 1)) {
-        short_columns(args, block, position, as<A>(memory));
-        j += block.rows;
-        continue;
-      }
-      const Range range = row_range(args.colptr, args, j);
-      if (range.end - range.begin <= kPieceEdges) {
-        piece(args, j, range.begin, range.end, memory);
-        merge(args, j, memory, 1);
-      }
-      ++j;
-    }
+    for_each_block(
+        args, by_columns(args), block_edges(args), begin, end,
+        [&](const Block& block) { return read_positions(args, block, position); },
+        [&](const Block& block) { short_columns(args, block, position, as<A>(memory)); },
+        [&](int64_t j, int64_t first, int64_t last) {
+          piece(args, j, first, last, memory);
+          merge(args, j, memory, 1);
+        });
   }
 };
 

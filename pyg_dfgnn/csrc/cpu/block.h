@@ -184,9 +184,30 @@ inline bool read_short_rows(const Args& args, const Form& form, int most, int64_
     block.offset[++block.rows] = block.n;
     next = range.end;
   }
-  if (block.rows > 0 && read_sources(args, form, block)) return true;
-  // A row alone, so that another's source does not change how this one is computed.
-  return block.rows > 1 && read_short_rows(args, form, most, first, first + 1, block);
+  return block.rows > 0 && read_sources(args, form, block);
+}
+
+// Calls short_rows(block) for rows begin .. end - 1 that share blocks, and row(i, begin, end) for others of up to
+// kPieceEdges edges, those with sources out of range among them. read(block) reads what else a block needs; false where
+// that is out of range.
+template <class Read, class ShortRows, class Row>
+DFGNN_INLINE void for_each_block(const Args& args, const Form& form, int most, int64_t begin, int64_t end, Read read,
+                                 ShortRows short_rows, Row row) {
+  Block block;
+  for (int64_t i = begin; i < end;) {
+    const auto read_until = [&](int64_t last) {
+      return read_short_rows(args, form, most, i, last, block) && read(block);
+    };
+    // The row alone where a block has an invalid one, which then does not change how this one is computed.
+    if (read_until(end) || (block.rows > 1 && read_until(i + 1))) {
+      short_rows(block);
+      i += block.rows;
+      continue;
+    }
+    const Range range = row_range(form.pointers, args, i);
+    if (range.end - range.begin <= kPieceEdges) row(i, range.begin, range.end);
+    ++i;
+  }
 }
 
 }  // namespace

@@ -123,20 +123,13 @@ struct Forward {
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     const State state = state_of(args, memory);
-    Block block;
-    for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, by_rows(args), block_edges(args), i, end, block)) {
-        short_rows(args, block, state.out);
-        i += block.rows;
-        continue;
-      }
-      const Range range = row_range(args.rowptr, args, i);
-      if (range.end - range.begin <= kPieceEdges) {
-        piece(args, i, range.begin, range.end, memory);
-        finish(args, i, state);
-      }
-      ++i;
-    }
+    for_each_block(
+        args, by_rows(args), block_edges(args), begin, end, [](const Block&) { return true; },
+        [&](const Block& block) { short_rows(args, block, state.out); },
+        [&](int64_t i, int64_t first, int64_t last) {
+          piece(args, i, first, last, memory);
+          finish(args, i, state);
+        });
   }
 
   static void merge(const Args& args, int64_t row, void* memory, int64_t count) {

@@ -51,17 +51,10 @@ struct Sddmm {
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
-    Block block;
-    for (int64_t i = begin; i < end;) {
-      if (read_short_rows(args, by_rows(args), kBlock, i, end, block)) {
-        edges(args, block);
-        i += block.rows;
-        continue;
-      }
-      const Range range = row_range(args.rowptr, args, i);
-      if (range.end - range.begin <= kPieceEdges) piece(args, i, range.begin, range.end, memory);
-      ++i;
-    }
+    for_each_block(
+        args, by_rows(args), kBlock, begin, end, [](const Block&) { return true; },
+        [&](const Block& block) { edges(args, block); },
+        [&](int64_t i, int64_t first, int64_t last) { piece(args, i, first, last, memory); });
   }
 
   static void merge(const Args&, int64_t, void*, int64_t) {}
@@ -104,11 +97,9 @@ struct Spmm {
   }
 
   static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
-    const int64_t H = args.out_heads, D = args.head_dim, size = state_size(args);
+    const int64_t H = args.out_heads, D = args.head_dim;
     A* out = as<A>(memory);
-    for (int64_t k = 1; k < count; ++k) {
-      for (int64_t d = 0; d < size; ++d) out[d] += out[k * size + d];
-    }
+    add_states(out, state_size(args), count);
     for (int64_t h = 0; h < H; ++h) {
       write_row(as<T>(args.out) + (row * H + h) * D, out + h * padded<A>(D), A(1), D);
     }

@@ -131,7 +131,7 @@ inline void weighted_sum(const A* weight, int64_t stride, Rows<T> rows, const in
   int64_t d = 0;
   const auto columns = [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
-    weighted_sum_columns<V>(weight, stride, Rows<T>{rows.data + d, rows.stride}, index, n, 0, add, sums + d);
+    weighted_sum_columns<V>(weight, stride, from_feature(rows, d), index, n, 0, add, sums + d);
     d += V * L;
   };
   while (head_dim - d >= 8 * L) columns(std::integral_constant<int, 8>());
@@ -139,7 +139,7 @@ inline void weighted_sum(const A* weight, int64_t stride, Rows<T> rows, const in
   if (head_dim - d >= 2 * L) columns(std::integral_constant<int, 2>());
   if (head_dim - d >= 1 * L) columns(std::integral_constant<int, 1>());
   if (const int rest = int(head_dim - d)) {
-    weighted_sum_columns<1>(weight, stride, Rows<T>{rows.data + d, rows.stride}, index, n, rest, add, sums + d);
+    weighted_sum_columns<1>(weight, stride, from_feature(rows, d), index, n, rest, add, sums + d);
   }
 }
 
@@ -232,6 +232,14 @@ inline void clear_row(T* row, int64_t head_dim) {
   int64_t d = 0;
   for (; d + L <= head_dim; d += L) store(row + d, Vector<A>{});
   if (const int rest = int(head_dim - d)) store(row + d, Vector<A>{}, rest);
+}
+
+// The first of `count` states of `size` becomes their sum, in their order.
+template <class A>
+inline void add_states(A* states, int64_t size, int64_t count) {
+  for (int64_t k = 1; k < count; ++k) {
+    for (int64_t d = 0; d < size; ++d) states[d] += states[k * size + d];
+  }
 }
 
 template <class A>
