@@ -187,8 +187,8 @@ struct BackwardSrc {
   static A* src_of(const Args& args, A* grad_value) { return grad_value + value_size(args) + lanes<A>; }
 
   static DFGNN_INLINE void prefetch_destinations(const Args& args, const Block& block) {
-    prefetch_rows<T>(args, block, args.grad_out, args.num_dst);
-    if (Gradient::kVector) prefetch_rows<T>(args, block, args.dst, args.num_dst);
+    prefetch_rows<T>(block, args.grad_out, args.num_dst, value_size(args));
+    if (Gradient::kVector) prefetch_rows<T>(block, args.dst, args.num_dst, value_size(args));
   }
 
   // Where a block's edges are in CSR order; false where one is nowhere.

@@ -138,13 +138,13 @@ DFGNN_INLINE bool read_sources(const Args& args, const Form& form, Block& block)
   return read_indices(form.indices, args.wide_index, block.begin, block.n, form.bound, block.source);
 }
 
-// Asks for the rows of all heads, T [num_rows, H, D], of the block's sources, unless the cache has them: head after
-// head reads lines that lie anywhere. A long row's are many, and in a cache that is near enough without asking. Not in
+// Asks for the rows of the block's sources, T [num_rows, size], unless the cache has them: head after head reads lines
+// that lie anywhere. A long row's are many, and in a cache that is near enough without asking. Not in
 // a function of its own, which GCC would take for one without effects.
 template <class T>
-DFGNN_INLINE void prefetch_rows(const Args& args, const Block& block, const void* features, int64_t num_rows) {
+DFGNN_INLINE void prefetch_rows(const Block& block, const void* features, int64_t num_rows, int64_t size) {
   constexpr int kLine = 64;
-  const int64_t bytes = args.heads * args.head_dim * int64_t(sizeof(T));
+  const int64_t bytes = size * int64_t(sizeof(T));
   constexpr int64_t kMost = int64_t(1) << 19;  // more than that would push one another out of the cache
   if (bytes * num_rows <= int64_t(1) << (block.is_part ? 23 : 20) || bytes * block.n > kMost) return;
   for (int e = 0; e < block.n; ++e) {

@@ -256,7 +256,11 @@ DFGNN_INLINE void write_sums(const V (&v)[G], A* out, int64_t stride = 1) {
   V sums[G];
   for (int g = 0; g < G; ++g) sums[g] = v[g];
   add_groups<L>(sums);
-  for (int g = 0; g < G; ++g) out[g * stride] = sums[g / L][g % L];
+  if (stride == 1) {
+    std::memcpy(out, sums, G * sizeof(A));
+  } else {
+    for (int g = 0; g < G; ++g) out[g * stride] = sums[g / L][g % L];
+  }
 }
 
 // op of the lanes l, l + size, l + 2 size, .. in lane l < size, where size is a power of two and at most 2 SIZE.

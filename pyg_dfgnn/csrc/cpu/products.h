@@ -1,15 +1,81 @@
 // sddmm, spmm and edge_spmm_t as passes over rows (csrc/products.h). Part of kernels_<isa>.cpp only.
 #pragma once
 
-#include "block.h"
+#include "gathers.h"
+#include "numbers.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
 
-// Head h of features with `heads` heads, where one serves all.
+// Features that have `count` heads, or one that serves all: from the first of some heads on.
 template <class T>
-DFGNN_INLINE Rows<T> shared_head_of(const void* data, int64_t h, int64_t heads, int64_t head_dim) {
-  return {as<T>(data) + (heads == 1 ? 0 : h) * head_dim, heads * head_dim};
+struct SharedRows {
+  Rows<T> rows;
+  int64_t step;  // from a head to the next
+
+  DFGNN_INLINE SharedRows(const Args& args, auto heads, const void* data, int64_t count)
+      : rows{as<T>(data), count * args.head_dim}, step(count == 1 ? 0 : args.head_dim) {
+    rows.data += heads.first * step;
+  }
+};
+
+// numbers[e * heads + g] = <own_g, rows[source[e]]> of G heads, whose own rows lie `step` apart.
+template <int G, class T, class A>
+DFGNN_INLINE void shared_dots(const T* own, int64_t step, Rows<T> rows, const int64_t* source, int n, int64_t heads,
+                              int64_t head_dim, A* numbers) {
+  constexpr int L = lanes<A>;
+  for (int e = 0; e < n; ++e) {
+    const T* row = rows[source[e]];
+    Vector<A> sums[G] = {};
+    int64_t d = 0;
+    for (; d + L <= head_dim; d += L) {
+      const Vector<A> y = load(row + d);
+      for (int g = 0; g < G; ++g) sums[g] += load(own + g * step + d) * y;
+    }
+    if (const int rest = int(head_dim - d)) {
+      const Vector<A> y = load(row + d, rest);
+      for (int g = 0; g < G; ++g) sums[g] += load(own + g * step + d, rest) * y;
+    }
+    write_sums(sums, numbers + e * heads);
+  }
+}
+
+// s[e][h] = <dst_i, src_j>, where one of the two has one head, or one row, for all.
+template <class T, class A>
+inline void shared_products(const Args& args, const Block& block, auto heads, A* s) {
+  const int64_t D = args.head_dim, count = heads.count;
+  SharedRows<T> dst(args, heads, args.dst, args.dst_heads);
+  const SharedRows<T> src(args, heads, args.src, args.src_heads);
+  if (args.one_dst) dst.rows.stride = 0;
+  for_each_full_row(block, [&](int64_t i, int first, int last) {
+    const T* own = dst.rows[i];
+    const int64_t* source = block.source + first;
+    const int n = last - first;
+    A* numbers = s + first * count;
+    if constexpr (std::is_same_v<T, A>) {
+      if (D == 1 && src.step == 0 && dst.step == 1) {
+        for (int e = 0; e < n; ++e) {
+#pragma omp simd
+          for (int h = 0; h < heads.count; ++h) numbers[e * count + h] = own[h] * *src.rows[source[e]];
+        }
+        return;
+      }
+    }
+    int64_t h = 0;
+    const auto some = [&](auto group) __attribute__((always_inline)) {
+      constexpr int G = decltype(group)::value;
+      for (; h + G <= count; h += G) {
+        shared_dots<G>(own + h * dst.step, dst.step, src.rows, source, n, count, D, numbers + h);
+      }
+    };
+    if (src.step == 0) {
+      some(std::integral_constant<int, 8>());
+      some(std::integral_constant<int, 4>());
+    }
+    for (; h < count; ++h) {
+      dots<1, T, A>({own + h * dst.step}, from_feature(src.rows, h * src.step), source, n, D, {numbers + h}, count);
+    }
+  });
 }
 
 // out [E, H]: <dst_i, src_j>.
@@ -20,28 +86,29 @@ struct Sddmm {
   static int64_t state_size(const Args&) { return 0; }
 
   static void edges(const Args& args, const Block& block) {
-    const int64_t H = args.heads, D = args.head_dim;
-    A s[kBlock];
-    for (int64_t h = 0; h < H; ++h) {
-      const Rows<T> dst = shared_head_of<T>(args.dst, h, args.dst_heads, D);
-      const Rows<T> src = shared_head_of<T>(args.src, h, args.src_heads, D);
-      for_each_row(block, [&](int64_t i, int first, int last) {
-        dots<1>({dst[args.one_dst ? 0 : i]}, src, block.source + first, last - first, D, {s + first});
-      });
-      A* out = as<A>(args.out) + block.begin * H + h;
-      for (int e = 0; e < block.n; ++e) out[e * H] = s[e];
-    }
+    const bool apart = args.dst_heads == args.heads && args.src_heads == args.heads && !args.one_dst;
+    prefetch_rows<T>(block, args.src, args.num_src, args.src_heads * args.head_dim);
+    for_each_heads(args, [&](auto heads) {
+      A s[kNumbersArray<A>];
+      if (apart) {
+        products<1, T, A>(args, block, heads, {args.dst}, args.src, {s});
+      } else {
+        shared_products<T>(args, block, heads, s);
+      }
+      write_numbers(args, block, heads, s, args.out);
+    });
   }
 
   static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void*) {
+    const int most = block_edges(args);
     Block block;
-    for (int64_t b = begin; b < end; b += kBlock) {
-      if (read_part(args, by_rows(args), kBlock, row, b, end, block)) {
+    for (int64_t b = begin; b < end; b += most) {
+      if (read_part(args, by_rows(args), most, row, b, end, block)) {
         edges(args, block);
         continue;
       }
       for (int64_t e = b, last = b + block.n; e < last; ++e) {  // a source is out of range: that edge is NaN
-        if (read_part(args, by_rows(args), kBlock, row, e, e + 1, block)) {
+        if (read_part(args, by_rows(args), most, row, e, e + 1, block)) {
           edges(args, block);
         } else {
           fill(as<A>(args.out) + e * args.heads, args.heads, A(kNaN));
@@ -52,7 +119,7 @@ struct Sddmm {
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     for_each_block(
-        args, by_rows(args), kBlock, begin, end, [](const Block&) { return true; },
+        args, by_rows(args), block_edges(args), begin, end, [](const Block&) { return true; },
         [&](const Block& block) { edges(args, block); },
         [&](int64_t i, int64_t first, int64_t last) { piece(args, i, first, last, memory); });
   }
@@ -60,58 +127,151 @@ struct Sddmm {
   static void merge(const Args&, int64_t, void*, int64_t) {}
 };
 
+// sums [heads, D] (+)= number[e][h] * rows[source[e]], which all heads share: V vectors of G of them.
+template <int V, int G, class T, class A>
+DFGNN_INLINE void shared_sums_columns(const A* number, int heads, Rows<T> rows, const int64_t* source, int n, int rest,
+                                      int64_t head_dim, bool add, A* sums) {
+  constexpr int L = lanes<A>;
+  Vector<A> s[G][V] = {};
+  for (int e = 0; e < n; ++e) {
+    const T* row = rows[source[e]];
+    for (int v = 0; v < V; ++v) {
+      const Vector<A> x = load_column(row, v, rest);
+      for (int g = 0; g < G; ++g) s[g][v] += number[e * heads + g] * x;
+    }
+  }
+  for (int g = 0; g < G; ++g) {
+    for (int v = 0; v < V; ++v) {
+      A* to = sums + g * head_dim + v * L;
+      if (rest) {
+        store(to, add ? load(to, rest) + s[g][v] : s[g][v], rest);  // what follows is another head's
+      } else {
+        add_to(to, s[g][v], 0, add);
+      }
+    }
+  }
+}
+
+template <class T, class A>
+inline void shared_sums(const A* number, int heads, Rows<T> rows, const int64_t* source, int n, int64_t head_dim,
+                        bool add, A* sums) {
+  for_each_columns<A>(head_dim, [&](auto vectors, int64_t d, int rest) {
+    constexpr int V = decltype(vectors)::value;
+    const auto some = [&](auto group, int h) __attribute__((always_inline)) {
+      shared_sums_columns<V, decltype(group)::value>(number + h, heads, from_feature(rows, d), source, n, rest,
+                                                     head_dim, add, sums + h * head_dim + d);
+    };
+    constexpr int kGroup = V == 1 ? 4 : 2;
+    int h = 0;
+    for (; heads - h >= kGroup; h += kGroup) some(std::integral_constant<int, kGroup>(), h);
+    for (; h < heads; ++h) some(std::integral_constant<int, 1>(), h);
+  });
+}
+
 // out [N, H or 1, D]: the sum over a row's entries of weight * src, and over the heads where out has one for all.
 // State: out.
 template <class T>
 struct Spmm {
   using A = typename Accumulator<T>::type;
 
-  static int64_t state_size(const Args& args) { return args.out_heads * padded<A>(args.head_dim); }
+  static int64_t state_size(const Args& args) { return args.out_heads * args.head_dim + lanes<A>; }
+  static bool sums_heads(const Args& args) { return args.out_heads < args.heads; }
+  static bool apart(const Args& args) { return args.src_heads == args.heads && !sums_heads(args); }
 
-  static void piece(const Args& args, int64_t, int64_t begin, int64_t end, void* memory) {
-    const int64_t H = args.heads, D = args.head_dim;
-    A* out = as<A>(memory);
-    if (begin >= end) fill(out, state_size(args), A(0));
-    const A* weights = as<A>(args.weight);
-    int64_t node[kBlock], position[kBlock];
-    A weight[kBlock];
-    for (int64_t b = begin; b < end; b += kBlock) {
-      const int n = end - b < kBlock ? int(end - b) : kBlock;
-      bool valid = read_indices(args.col, args.wide_index, b, n, args.num_src, node);
-      if (args.perm) {
-        valid &= read_indices(args.perm, args.wide_index, b, n, args.num_edges, position);
-      } else {
-        for (int e = 0; e < n; ++e) position[e] = b + e;
+  // Where numbers of a block's entries are; false where one is nowhere.
+  static bool read_positions(const Args& args, const Block& block, int64_t* position) {
+    return !args.perm || read_indices(args.perm, args.wide_index, block.begin, block.n, args.num_edges, position);
+  }
+
+  static void read_weights(const Args& args, const Block& block, const int64_t* position, auto heads, A* weight) {
+    if (args.perm) {
+      gather_numbers(args, block, heads, position, args.weight, weight);
+    } else {
+      for_each_number(args, block, heads, [&](int k, int64_t at) { weight[k] = as<A>(args.weight)[at]; });
+    }
+  }
+
+  static void prefetch(const Args& args, const Block& block) {
+    prefetch_rows<T>(block, args.src, args.num_src, args.src_heads * args.head_dim);
+  }
+
+  // All heads' sums (+)= these of n entries of a row.
+  static void add_sums(const Args& args, auto heads, const int64_t* source, int n, const A* weight, bool add, A* sums) {
+    const int64_t D = args.head_dim;
+    const SharedRows<T> src(args, heads, args.src, args.src_heads);
+    if (sums_heads(args)) {
+      for (int h = 0; h < heads.count; ++h) {
+        weighted_sum(weight + h, heads.count, from_feature(src.rows, h * src.step), source, n, D,
+                     add || heads.first + h > 0, sums);
       }
-      if (!valid) {
-        fill(out, state_size(args), A(kNaN));
+    } else if (apart(args)) {
+      add_terms<T>(args, heads, {nullptr, args.src}, 0, source, n, weight, add, sums + heads.first * D);
+    } else {
+      shared_sums(weight, heads.count, src.rows, source, n, D, add, sums + heads.first * D);
+    }
+  }
+
+  static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
+    A* sums = as<A>(memory);
+    if (begin >= end) fill(sums, state_size(args), A(0));
+    Block block;
+    int64_t position[kBlock];
+    A weight[kNumbersArray<A>];
+    const int most = block_edges(args);
+    for (int64_t b = begin; b < end; b += most) {
+      if (!read_part(args, by_rows(args), most, row, b, end, block) || !read_positions(args, block, position)) {
+        fill(sums, state_size(args), A(kNaN));
         continue;
       }
-      for (int64_t h = 0; h < H; ++h) {
-        for (int e = 0; e < n; ++e) weight[e] = weights[position[e] * H + h];
-        const int64_t out_head = args.out_heads == 1 ? 0 : h;
-        weighted_sum(weight, 1, shared_head_of<T>(args.src, h, args.src_heads, D), node, n, D,
-                     b != begin || h != out_head, out + out_head * padded<A>(D));
-      }
+      prefetch(args, block);
+      for_each_heads(args, [&](auto heads) {
+        read_weights(args, block, position, heads, weight);
+        add_sums(args, heads, block.source, block.n, weight, b != begin, sums);
+      });
     }
   }
 
   static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
-    const int64_t H = args.out_heads, D = args.head_dim;
-    A* out = as<A>(memory);
-    add_states(out, state_size(args), count);
-    for (int64_t h = 0; h < H; ++h) {
-      write_row(as<T>(args.out) + (row * H + h) * D, out + h * padded<A>(D), A(1), D);
-    }
+    const int64_t size = args.out_heads * args.head_dim;
+    add_states(as<A>(memory), state_size(args), count);
+    write_row(as<T>(args.out) + row * size, as<A>(memory), A(1), size);
+  }
+
+  static void short_rows(const Args& args, const Block& block, const int64_t* position, A* sums) {
+    A weight[kNumbersArray<A>];
+    prefetch(args, block);
+    for_each_heads(args, [&](auto heads) {
+      read_weights(args, block, position, heads, weight);
+      if (apart(args)) {
+        write_terms<T>(args, block, heads, {nullptr, args.src}, weight, A(1), nullptr, args.out, sums);
+        return;
+      }
+      const int64_t size = args.out_heads * args.head_dim, first = sums_heads(args) ? 0 : heads.first * args.head_dim,
+                    count = sums_heads(args) ? args.head_dim : heads.count * args.head_dim;
+      for_each_row(block, [&](int64_t i, int begin, int end) {
+        T* row = as<T>(args.out) + i * size + first;
+        if (begin == end) {
+          clear_row(row, count);
+        } else {
+          add_sums(args, heads, block.source + begin, end - begin, weight + begin * heads.count, false, sums);
+          write_row(row, sums + first, A(1), count);
+        }
+      });
+    });
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Range range = row_range(args.rowptr, args, i);
-      if (range.end - range.begin > kPieceEdges) continue;
-      piece(args, i, range.begin, range.end, memory);
-      merge(args, i, memory, 1);
-    }
+    int64_t position[kBlock];
+    for_each_block(
+        args, by_rows(args), block_edges(args), begin, end,
+        [&](const Block& block) {
+          return !(sums_heads(args) && args.heads > kHeads) && read_positions(args, block, position);
+        },
+        [&](const Block& block) { short_rows(args, block, position, as<A>(memory)); },
+        [&](int64_t i, int64_t first, int64_t last) {
+          piece(args, i, first, last, memory);
+          merge(args, i, memory, 1);
+        });
   }
 };
 

@@ -46,8 +46,9 @@ inline void keep_factors(const Args& args, const Block& block, auto heads, A* fa
 // The rows that the logits and sums of a block gather.
 template <Logit LOGIT, class T>
 DFGNN_INLINE void prefetch_sources(const Args& args, const Block& block) {
-  if (LOGIT == Logit::dot) prefetch_rows<T>(args, block, args.src, args.num_src);
-  prefetch_rows<T>(args, block, args.value, args.num_src);
+  const int64_t size = args.heads * args.head_dim;
+  if (LOGIT == Logit::dot) prefetch_rows<T>(block, args.src, args.num_src, size);
+  prefetch_rows<T>(block, args.value, args.num_src, size);
 }
 
 // What of a logit its gradient needs: <grad_out_i, value_j>, and the derivative of the additive score's leaky ReLU.
