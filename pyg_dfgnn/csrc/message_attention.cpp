@@ -4,8 +4,9 @@
 // with alpha = dropout(softmax of s over the edges of i), and W, "projection", [H D, F]. Backward a kernel by
 // destination makes dq, df, and alpha and the gradient ds of each edge's product, of which the rest is made:
 //   dk = spmm^T(ds, q),   dv = spmm^T(alpha, dy),   dW = sum over nodes of q (sum of ds f)^T + dy (sum of alpha f)^T
-// On the CPU, of shapes that have no kernels, and for second derivatives, it is message_sddmm, edge_softmax and
-// message_spmm.
+// Of shapes that have no kernels, and for second derivatives, it is message_sddmm, edge_softmax and message_spmm.
+#include "message_attention.h"
+
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -106,25 +107,23 @@ void check(const Setting& call, const Operands& x) {
   check_probability(call.dropout_p);
 }
 
-// Of the kernels that there are for it. On CUDA compiled code is of these sizes alone; {} where it cannot be known.
-cuda::MessageShape shape_of(const Operands& x) {
+// As kernels take them, on CUDA with zeros behind features; {} where there are none. Compiled code is of these sizes
+// alone; of sizes that cannot be known there are none.
+std::optional<Operands> for_kernels(const Operands& x) {
   const std::array<c10::SymInt, 3> sizes{x.q.sym_size(1), x.q.sym_size(2), x.w.sym_size(1)};
-  if (!x.q.is_cuda() || !std::all_of(sizes.begin(), sizes.end(), [](const auto& size) { return size.has_hint(); })) {
-    return {};
-  }
+  const bool are_known = std::all_of(sizes.begin(), sizes.end(), [](const auto& size) { return size.has_hint(); });
+  if (!are_known || !(x.q.is_cuda() || x.q.is_cpu())) return {};
   const auto size = [&](int i) { return sizes[i].guard_int(__FILE__, __LINE__); };
-  if (size(2) == 0) return {};
-  return cuda::message_shape(static_cast<int>(x.q.element_size()), size(0), size(1), size(2));
-}
-
-// With zeros behind features, as kernels take them.
-Operands with_whole_width(Operands x, const cuda::MessageShape& shape) {
-  const auto width = x.w.sym_size(1).guard_int(__FILE__, __LINE__);
-  const auto padding = cuda::whole_width(static_cast<int>(x.q.element_size()), shape, width) - width;
-  if (padding > 0) {
-    for (auto* t : {&x.features, &x.w}) *t = at::constant_pad_nd(*t, {0, padding});
+  const auto heads = size(0), head_dim = size(1), width = size(2);
+  if (x.q.is_cpu()) return fits_cpu_kernels(heads * head_dim * width) ? std::optional(x) : std::nullopt;
+  const auto bytes = static_cast<int>(x.q.element_size());
+  const auto shape = width > 0 ? cuda::message_shape(bytes, heads, head_dim, width) : cuda::MessageShape{};
+  if (shape.lanes == 0) return {};
+  auto padded = x;
+  if (const auto padding = cuda::whole_width(bytes, shape, width) - width; padding > 0) {
+    for (auto* t : {&padded.features, &padded.w}) *t = at::constant_pad_nd(*t, {0, padding});
   }
-  return x;
+  return padded;
 }
 
 // y, and the logarithm of the softmax's sum.
@@ -223,17 +222,17 @@ std::pair<Setting, Operands> checked(T rowptr, T col, T eid, T q, T k, T v, T fe
 at::Tensor message_attention(T rowptr, T col, T eid, T q, T k, T v, T features, T w, std::optional<double> scale,
                              double dropout_p, O seed, O colptr, O row, O perm) {
   const auto [call, x] = checked(rowptr, col, eid, q, k, v, features, w, scale, dropout_p, seed, colptr, row, perm);
-  const auto shape = shape_of(x);
-  return shape.lanes > 0 ? std::get<0>(forward_by_kernel(call, with_whole_width(x, shape))) : by_operators(call, x);
+  const auto of_kernels = for_kernels(x);
+  return of_kernels ? std::get<0>(forward_by_kernel(call, *of_kernels)) : by_operators(call, x);
 }
 
 at::Tensor message_attention_autograd(T rowptr, T col, T eid, T q, T k, T v, T features, T w,
                                       std::optional<double> scale, double dropout_p, O seed, O colptr, O row, O perm) {
-  const auto [call, given] = checked(rowptr, col, eid, q, k, v, features, w, scale, dropout_p, seed, colptr, row, perm);
-  const auto shape = shape_of(given);
-  if (shape.lanes == 0) return by_operators(call, given);
-  const auto x = with_whole_width(given, shape);
-  return MessageAttentionFunction::apply(x.q, x.k, x.v, x.features, x.w, call);
+  const auto [call, x] = checked(rowptr, col, eid, q, k, v, features, w, scale, dropout_p, seed, colptr, row, perm);
+  const auto of_kernels = for_kernels(x);
+  if (!of_kernels) return by_operators(call, x);
+  const auto& [kernel_q, kernel_k, kernel_v, kernel_features, kernel_w] = *of_kernels;
+  return MessageAttentionFunction::apply(kernel_q, kernel_k, kernel_v, kernel_features, kernel_w, call);
 }
 
 // Features are cast to the autocast dtype.

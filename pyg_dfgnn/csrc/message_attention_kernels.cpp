@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -22,7 +23,6 @@ namespace {
 using ForwardTensors = std::tuple<at::Tensor, at::Tensor>;
 using BackwardTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-#ifdef DFGNN_WITH_CUDA
 // W [H D, F] in the order in which lanes read it.
 at::Tensor weights_of_lanes(T projection, int64_t heads, int64_t head_dim) {
   const auto bytes = static_cast<int>(projection.element_size());
@@ -35,6 +35,18 @@ at::Tensor weights_of_lanes(T projection, int64_t heads, int64_t head_dim) {
       rows.view({row_lanes / lanes, lanes, vector, projection.size(1) / term, term}).permute({0, 2, 3, 1, 4});
   auto weights = at::empty(by_lanes.sizes(), rows.options().dtype(accumulate_type(rows.scalar_type())));
   return weights.copy_(by_lanes);
+}
+
+// Of CUDA's kernels; {} where there are none for features of so many numbers, on the CPU either.
+std::optional<cuda::MessageShape> shape_of(T q, int64_t width) {
+  if (width == 0) return {};
+  if (!q.is_cuda()) {
+    return fits_cpu_kernels(q.size(1) * q.size(2) * width) ? std::optional(cuda::MessageShape{}) : std::nullopt;
+  }
+  const auto bytes = static_cast<int>(q.element_size());
+  const auto shape = cuda::message_shape(bytes, q.size(1), q.size(2), width);
+  const bool fits = shape.lanes > 0 && cuda::whole_width(bytes, shape, width) == width;
+  return fits ? std::optional(shape) : std::nullopt;
 }
 
 MessageAttention operands_of(T rowptr, T col, T eid, T q, T k, T v, T features, T projection, double scale,
@@ -52,12 +64,10 @@ MessageAttention operands_of(T rowptr, T col, T eid, T q, T k, T v, T features, 
   check_features(v, "v", q, "q");
   check_shape(v, "v", k.sizes(), "that of k");
   check_like(features, "features", q, "q");
-  const auto bytes = static_cast<int>(q.element_size());
   check_dimensions(features, "features", 2);
-  const auto shape = cuda::message_shape(bytes, q.size(1), q.size(2), features.size(1));
-  TORCH_CHECK(
-      features.size(1) > 0 && shape.lanes > 0 && cuda::whole_width(bytes, shape, features.size(1)) == features.size(1),
-      "features: expected shape [rows, F] with an F that there are kernels for, got ", features.sizes());
+  const auto shape = shape_of(q, features.size(1));
+  TORCH_CHECK(shape.has_value(), "features: expected shape [rows, F] with an F that there are kernels for, got ",
+              features.sizes());
   TORCH_CHECK(features.size(0) > 0 || eid.numel() == 0, "features: expected those of edges, got none");
   check_like(projection, "projection", q, "q");
   check_shape(projection, "projection", {q.size(1) * q.size(2), features.size(1)}, "[heads * head size, F]");
@@ -71,20 +81,21 @@ MessageAttention operands_of(T rowptr, T col, T eid, T q, T k, T v, T features, 
           v.contiguous(),
           features.contiguous(),
           projection.contiguous(),
-          shape.pieces,
-          shape.pieces > 0 ? at::Tensor() : weights_of_lanes(projection, q.size(1), q.size(2)),
+          shape->pieces,
+          !q.is_cuda() || shape->pieces > 0 ? at::Tensor() : weights_of_lanes(projection, q.size(1), q.size(2)),
           scale,
           dropout_p,
           dropout_p > 0 ? *seed : at::Tensor()};
 }
 
+template <auto backend>
 ForwardTensors forward(T rowptr, T col, T eid, T q, T k, T v, T features, T projection, double scale, double dropout_p,
                        O seed) {
-  const auto [out, lse] =
-      message_attention_fwd_cuda(operands_of(rowptr, col, eid, q, k, v, features, projection, scale, dropout_p, seed));
+  const auto [out, lse] = backend(operands_of(rowptr, col, eid, q, k, v, features, projection, scale, dropout_p, seed));
   return {out, lse};
 }
 
+template <auto backend>
 BackwardTensors backward(T grad_out, T out, T lse, T rowptr, T col, T eid, T q, T k, T v, T features, T projection,
                          double scale, double dropout_p, O seed, bool of_projection, bool of_features) {
   const auto call = operands_of(rowptr, col, eid, q, k, v, features, projection, scale, dropout_p, seed);
@@ -96,11 +107,9 @@ BackwardTensors backward(T grad_out, T out, T lse, T rowptr, T col, T eid, T q, 
   check_shape(lse, "lse", q.sizes().slice(0, 2), "[N_dst, heads]");
   const auto type = accumulate_type(q.scalar_type());
   TORCH_CHECK(lse.scalar_type() == type, "lse: expected ", type, ", got ", lse.scalar_type());
-  const auto g = message_attention_bwd_cuda(
-      call, {grad_out.contiguous(), out.contiguous(), lse.contiguous(), of_projection, of_features});
+  const auto g = backend(call, {grad_out.contiguous(), out.contiguous(), lse.contiguous(), of_projection, of_features});
   return {g.q, g.logits, g.weights, g.projection, g.features};
 }
-#endif
 
 ForwardTensors forward_meta(T rowptr, T col, T eid, T q, T k, T v, T features, T projection, double, double, O) {
   check_on_meta({{"rowptr", rowptr}, {"col", col}, {"eid", eid}, {"q", q}, {"k", k}, {"v", v}});
@@ -140,10 +149,15 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
             .c_str());
 }
 
+TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
+  m.impl("message_attention_fwd", forward<message_attention_fwd_cpu>);
+  m.impl("message_attention_bwd", backward<message_attention_bwd_cpu>);
+}
+
 #ifdef DFGNN_WITH_CUDA
 TORCH_LIBRARY_IMPL(dfgnn, CUDA, m) {
-  m.impl("message_attention_fwd", forward);
-  m.impl("message_attention_bwd", backward);
+  m.impl("message_attention_fwd", forward<message_attention_fwd_cuda>);
+  m.impl("message_attention_bwd", backward<message_attention_bwd_cuda>);
 }
 #endif
 

@@ -61,20 +61,34 @@ struct OperandGradient {
   }
 };
 
-// State of a row: grad_dst, [H, D] or (additive) [H].
+// State of a row: grad_dst, [H, D] or (additive) [H]; of messages sums of features by ds and by weights, [H, F] each,
+// and room for what else is made of a row.
 template <Logit LOGIT, class T>
 struct BackwardDst {
   using A = typename Accumulator<T>::type;
   using Gradient = OperandGradient<LOGIT, T>;
 
-  static int64_t state_size(const Args& args) { return args.heads * Gradient::width(args) + lanes<A>; }
+  static constexpr bool kMessage = LOGIT == Logit::message;
+
+  struct State {
+    A *grad_dst, *by_ds, *by_weight, *room;
+  };
+  static State state_of(const Args& args, void* memory) {
+    A *grad_dst = as<A>(memory), *by_ds = grad_dst + args.heads * Gradient::width(args) + lanes<A>;
+    A* by_weight = by_ds + Messages<T>::sums_size(args);
+    return {grad_dst, by_ds, by_weight, by_weight + Messages<T>::sums_size(args)};
+  }
+  static int64_t state_size(const Args& args) {
+    const int64_t size = args.heads * Gradient::width(args) + lanes<A>;
+    return kMessage ? size + 2 * Messages<T>::sums_size(args) + Messages<T>::room(args) : size;
+  }
 
   // Writes weight, grad_score and grad_bias, and leaves in ds what src_j is multiplied by in the gradient of dst_i.
-  static void edges(const Args& args, const Block& block, auto heads, A* ds) {
+  static void edges(const Args& args, const Block& block, auto heads, A* ds, A* room) {
     const int count = heads.count, n = block.n * count;
     A p[kNumbersArray<A>], shift[kNumbersArray<A>], delta[kNumbersArray<A>];
     Derivatives<A> derivatives;
-    logits<LOGIT, T, A>(args, block, heads, p, &derivatives);
+    logits<LOGIT, T, A>(args, block, heads, p, &derivatives, room);
     for_each_number_of_rows(args, block, heads, [&](int k, int64_t at) {
       const A lse = as<A>(args.lse)[at];
       shift[k] = lse == -kInfinity ? A(0) : lse;  // -inf: all logits are, p is 0
@@ -113,6 +127,10 @@ struct BackwardDst {
     });
 #pragma omp simd
     for (int k = 0; k < n; ++k) ds[k] = p[k] * value_dot[k];
+    if (kMessage) {  // of the product, not of the logit
+#pragma omp simd
+      for (int k = 0; k < n; ++k) ds[k] *= A(args.scale);
+    }
     if (args.grad_bias) write_numbers(args, block, heads, ds, args.grad_bias);
     if constexpr (LOGIT == Logit::additive) {
 #pragma omp simd
@@ -126,47 +144,112 @@ struct BackwardDst {
 
   static void piece(const Args& args, int64_t row, int64_t begin, int64_t end, void* memory) {
     const int64_t H = args.heads;
-    A* grad_dst = as<A>(memory);
-    if (begin >= end) fill(grad_dst, state_size(args), A(0));
+    const State state = state_of(args, memory);
+    if (begin >= end) fill(state.grad_dst, state_size(args), A(0));
     Block block;
     A ds[kNumbersArray<A>];
     const int most = block_edges(args);
     for (int64_t b = begin; b < end; b += most) {
-      if (!read_part(args, by_rows(args), most, row, b, end, block)) {
+      if (!read_part(args, by_rows(args), most, row, b, end, block) || !read_more<LOGIT, T>(args, block)) {
         const auto spoil = [&](void* edges) { fill(as<A>(edges) + b * H, block.n * H, A(kNaN)); };
         spoil(args.weight);
         spoil(args.grad_score);
         if (args.grad_bias) spoil(args.grad_bias);
-        fill(grad_dst, state_size(args), A(kNaN));
+        fill(state.grad_dst, state_size(args), A(kNaN));
         continue;
       }
       prefetch_sources<LOGIT, T>(args, block);
       for_each_heads(args, [&](auto heads) {
-        edges(args, block, heads, ds);
-        Gradient::add(args, block, heads, ds, args.dst, args.src, b != begin, grad_dst);
+        edges(args, block, heads, ds, state.room);
+        Gradient::add(args, block, heads, ds, args.dst, args.src, b != begin, state.grad_dst);
+        if (kMessage) {
+          A weight[kNumbersArray<A>];
+          read_weights(args, block, heads, weight);
+          add_features(args, block, heads, 0, block.n, ds, weight, b != begin, state);
+        }
       });
     }
   }
 
-  static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
-    A* grad_dst = as<A>(memory);
-    add_states(grad_dst, state_size(args), count);
-    Gradient::finish(args, row, grad_dst, args.grad_dst);
+  // Of edges(), where messages' sums need them.
+  static void read_weights(const Args& args, const Block& block, auto heads, A* weight) {
+    if (!args.weight_sums) return;
+    for_each_number(args, block, heads, [&](int k, int64_t at) { weight[k] = as<A>(args.weight)[at]; });
   }
 
-  static void short_rows(const Args& args, const Block& block, A* sums) {
+  // Messages' sums of features, of edges first .. last - 1 of a block.
+  static void add_features(const Args& args, const Block& block, auto heads, int first, int last, const A* ds,
+                           const A* weight, bool add, const State& state) {
+    const auto add_by = [&](const A* number, A* sums) {
+      Messages<T>::add_sums(args, heads, block.feature + first, last - first, number + first * heads.count, add,
+                            sums + heads.first * args.edge_dim);
+    };
+    add_by(ds, state.by_ds);
+    if (args.weight_sums) add_by(weight, state.by_weight);
+  }
+
+  // All that messages' row i has, or, of a block, some heads of it.
+  static void write_messages(const Args& args, auto heads, int64_t i, const State& state) {
+    const int64_t D = args.head_dim, F = args.edge_dim, first = i * args.heads + heads.first;
+    Messages<T>::add_projected(args, heads, state.by_ds + heads.first * F, state.grad_dst + heads.first * D);
+    write_row(as<T>(args.grad_dst) + first * D, state.grad_dst + heads.first * D, A(1), heads.count * D);
+    const auto write = [&](void* sums, const A* from) {
+      if (sums) write_row(as<A>(sums) + first * F, from + heads.first * F, A(1), heads.count * F);
+    };
+    write(args.grad_sums, state.by_ds);
+    write(args.weight_sums, state.by_weight);
+  }
+
+  static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
+    const State state = state_of(args, memory);
+    const int64_t size = state_size(args);
+    add_states(state.grad_dst, kMessage ? state.room - state.grad_dst : size, size, count);
+    if (kMessage) {
+      for_each_heads(args, [&](auto heads) { write_messages(args, heads, row, state); });
+    } else {
+      Gradient::finish(args, row, state.grad_dst, args.grad_dst);
+    }
+  }
+
+  static void short_messages(const Args& args, const Block& block, auto heads, const A* ds, const State& state) {
+    const int64_t D = args.head_dim, F = args.edge_dim;
+    A weight[kNumbersArray<A>];
+    read_weights(args, block, heads, weight);
+    for_each_row(block, [&](int64_t i, int first, int last) {
+      if (first == last) {
+        const int64_t head = i * args.heads + heads.first;
+        clear_row(as<T>(args.grad_dst) + head * D, heads.count * D);
+        for (void* sums : {args.grad_sums, args.weight_sums}) {
+          if (sums) clear_row(as<A>(sums) + head * F, heads.count * F);
+        }
+        return;
+      }
+      A* grad_dst = state.grad_dst + heads.first * D;
+      add_terms<T>(args, heads, {nullptr, args.src}, i, block.source + first, last - first, ds + first * heads.count,
+                   false, grad_dst);
+      add_features(args, block, heads, first, last, ds, weight, false, state);
+      write_messages(args, heads, i, state);
+    });
+  }
+
+  static void short_rows(const Args& args, const Block& block, const State& state) {
     A ds[kNumbersArray<A>];
     prefetch_sources<LOGIT, T>(args, block);
     for_each_heads(args, [&](auto heads) {
-      edges(args, block, heads, ds);
-      Gradient::write(args, block, heads, ds, args.dst, args.src, args.grad_dst, sums);
+      edges(args, block, heads, ds, state.room);
+      if (kMessage) {
+        short_messages(args, block, heads, ds, state);
+      } else {
+        Gradient::write(args, block, heads, ds, args.dst, args.src, args.grad_dst, state.grad_dst);
+      }
     });
   }
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     for_each_block(
-        args, by_rows(args), block_edges(args), begin, end, [](const Block&) { return true; },
-        [&](const Block& block) { short_rows(args, block, as<A>(memory)); },
+        args, by_rows(args), block_edges(args), begin, end,
+        [&](Block& block) { return read_more<LOGIT, T>(args, block); },
+        [&](const Block& block) { short_rows(args, block, state_of(args, memory)); },
         [&](int64_t i, int64_t first, int64_t last) {
           piece(args, i, first, last, memory);
           merge(args, i, memory, 1);
@@ -187,8 +270,8 @@ struct BackwardSrc {
   static A* src_of(const Args& args, A* grad_value) { return grad_value + value_size(args) + lanes<A>; }
 
   static DFGNN_INLINE void prefetch_destinations(const Args& args, const Block& block) {
-    prefetch_rows<T>(block, args.grad_out, args.num_dst, value_size(args));
-    if (Gradient::kVector) prefetch_rows<T>(block, args.dst, args.num_dst, value_size(args));
+    prefetch_rows<T>(block, block.source, args.grad_out, args.num_dst, value_size(args));
+    if (Gradient::kVector) prefetch_rows<T>(block, block.source, args.dst, args.num_dst, value_size(args));
   }
 
   // Where a block's edges are in CSR order; false where one is nowhere.
@@ -231,7 +314,7 @@ struct BackwardSrc {
 
   static void merge(const Args& args, int64_t column, void* memory, int64_t count) {
     A *grad_value = as<A>(memory), *grad_src = src_of(args, grad_value);
-    add_states(grad_value, state_size(args), count);
+    add_states(grad_value, state_size(args), state_size(args), count);
     write_row(as<T>(args.grad_value) + column * value_size(args), grad_value, A(1), value_size(args));
     Gradient::finish(args, column, grad_src, args.grad_src);
   }

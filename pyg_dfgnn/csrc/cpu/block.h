@@ -71,6 +71,7 @@ struct Block {
   int offset[kBlockRows + 1];   // row r's edges are offset[r] .. offset[r + 1] - 1
   int own[kBlock + kShortRow];  // the row of an edge, as a number in the block; not of a block of one row
   int64_t source[kBlock];
+  int64_t feature[kBlock];  // where features of edges are, of messages only
 };
 
 // Heads that are worked on at a time, and their numbers: of each edge of a block, one after the other, so that number
@@ -138,17 +139,18 @@ DFGNN_INLINE bool read_sources(const Args& args, const Form& form, Block& block)
   return read_indices(form.indices, args.wide_index, block.begin, block.n, form.bound, block.source);
 }
 
-// Asks for the rows of the block's sources, T [num_rows, size], unless the cache has them: head after head reads lines
-// that lie anywhere. A long row's are many, and in a cache that is near enough without asking. Not in
-// a function of its own, which GCC would take for one without effects.
+// Asks for the rows of a block's edges, T [num_rows, size], unless the cache has them: head after head reads lines that
+// lie anywhere. A long row's are many, and in a cache that is near enough without asking. Not in a function of its own,
+// which GCC would take for one without effects.
 template <class T>
-DFGNN_INLINE void prefetch_rows(const Block& block, const void* features, int64_t num_rows, int64_t size) {
+DFGNN_INLINE void prefetch_rows(const Block& block, const int64_t* index, const void* features, int64_t num_rows,
+                                int64_t size) {
   constexpr int kLine = 64;
   const int64_t bytes = size * int64_t(sizeof(T));
   constexpr int64_t kMost = int64_t(1) << 19;  // more than that would push one another out of the cache
   if (bytes * num_rows <= int64_t(1) << (block.is_part ? 23 : 20) || bytes * block.n > kMost) return;
   for (int e = 0; e < block.n; ++e) {
-    const char* row = static_cast<const char*>(features) + block.source[e] * bytes;
+    const char* row = static_cast<const char*>(features) + index[e] * bytes;
     for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(row + b);
   }
 }

@@ -11,7 +11,7 @@
 namespace dfgnn::cpu {
 
 enum class Type { f32, f64, f16, bf16 };
-enum class Logit { dot, cosine, additive, additive_v2 };  // in the order of dfgnn::Score
+enum class Logit { dot, cosine, additive, additive_v2, message };  // in the order of dfgnn::Score; messages.h
 
 // The operands as raw pointers; shapes and meaning as in attention.h. T is the value's type, A the accumulation type.
 struct Args {
@@ -24,7 +24,10 @@ struct Args {
   const void *dst_scale, *src_scale;  // cosine
   const void* att;                    // additive_v2
   const void* a_edge;                 // additive, or null
-  const void* bias;                   // or null
+  // message: T [num_features, edge_dim], of CSR entry e at eid[e], and W as A [H, D, edge_dim] and A [H, edge_dim, D]
+  const void *features, *eid, *projection, *transposed_projection;
+  int64_t num_features, edge_dim;
+  const void* bias;  // or null
   double scale, negative_slope;
 
   bool dropout;
@@ -40,6 +43,8 @@ struct Args {
   void *weight, *grad_score;
   void* grad_bias;  // A [E, H], additive with a bias only: elsewhere it is grad_score
   void *grad_dst, *grad_src, *grad_value;
+  void *grad_sums,
+      *weight_sums;  // message: A [N_dst, H, edge_dim] or null, sums over a row's edges of features by each
 
   // sddmm: dst, src and out; spmm: weight, src and out; edge_spmm_t: weight, dst and out. What has one head has it for
   // all, and so has one node of dst.
@@ -66,7 +71,8 @@ struct Pass {
 struct Kernels {
   Pass forward;       // out, lse
   Pass backward_dst;  // over rows: weight, grad_score, grad_bias, grad_dst
-  Pass backward_src;  // over columns: grad_src, grad_value
+  Pass backward_src;  // over columns: grad_src, grad_value; not of messages, whose columns are products
+                      // (csrc/messages.cpp)
 };
 
 struct ProductKernels {

@@ -3,6 +3,7 @@
 
 #include "gathers.h"
 #include "numbers.h"
+#include "shared.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
@@ -19,27 +20,6 @@ struct SharedRows {
   }
 };
 
-// numbers[e * heads + g] = <own_g, rows[source[e]]> of G heads, whose own rows lie `step` apart.
-template <int G, class T, class A>
-DFGNN_INLINE void shared_dots(const T* own, int64_t step, Rows<T> rows, const int64_t* source, int n, int64_t heads,
-                              int64_t head_dim, A* numbers) {
-  constexpr int L = lanes<A>;
-  for (int e = 0; e < n; ++e) {
-    const T* row = rows[source[e]];
-    Vector<A> sums[G] = {};
-    int64_t d = 0;
-    for (; d + L <= head_dim; d += L) {
-      const Vector<A> y = load(row + d);
-      for (int g = 0; g < G; ++g) sums[g] += load(own + g * step + d) * y;
-    }
-    if (const int rest = int(head_dim - d)) {
-      const Vector<A> y = load(row + d, rest);
-      for (int g = 0; g < G; ++g) sums[g] += load(own + g * step + d, rest) * y;
-    }
-    write_sums(sums, numbers + e * heads);
-  }
-}
-
 // s[e][h] = <dst_i, src_j>, where one of the two has one head, or one row, for all.
 template <class T, class A>
 inline void shared_products(const Args& args, const Block& block, auto heads, A* s) {
@@ -52,27 +32,11 @@ inline void shared_products(const Args& args, const Block& block, auto heads, A*
     const int64_t* source = block.source + first;
     const int n = last - first;
     A* numbers = s + first * count;
-    if constexpr (std::is_same_v<T, A>) {
-      if (D == 1 && src.step == 0 && dst.step == 1) {
-        for (int e = 0; e < n; ++e) {
-#pragma omp simd
-          for (int h = 0; h < heads.count; ++h) numbers[e * count + h] = own[h] * *src.rows[source[e]];
-        }
-        return;
-      }
-    }
-    int64_t h = 0;
-    const auto some = [&](auto group) __attribute__((always_inline)) {
-      constexpr int G = decltype(group)::value;
-      for (; h + G <= count; h += G) {
-        shared_dots<G>(own + h * dst.step, dst.step, src.rows, source, n, count, D, numbers + h);
-      }
-    };
     if (src.step == 0) {
-      some(std::integral_constant<int, 8>());
-      some(std::integral_constant<int, 4>());
+      shared_dots(own, dst.step, src.rows, source, n, heads.count, D, numbers);
+      return;
     }
-    for (; h < count; ++h) {
+    for (int64_t h = 0; h < count; ++h) {
       dots<1, T, A>({own + h * dst.step}, from_feature(src.rows, h * src.step), source, n, D, {numbers + h}, count);
     }
   });
@@ -87,7 +51,7 @@ struct Sddmm {
 
   static void edges(const Args& args, const Block& block) {
     const bool apart = args.dst_heads == args.heads && args.src_heads == args.heads && !args.one_dst;
-    prefetch_rows<T>(block, args.src, args.num_src, args.src_heads * args.head_dim);
+    prefetch_rows<T>(block, block.source, args.src, args.num_src, args.src_heads * args.head_dim);
     for_each_heads(args, [&](auto heads) {
       A s[kNumbersArray<A>];
       if (apart) {
@@ -127,47 +91,6 @@ struct Sddmm {
   static void merge(const Args&, int64_t, void*, int64_t) {}
 };
 
-// sums [heads, D] (+)= number[e][h] * rows[source[e]], which all heads share: V vectors of G of them.
-template <int V, int G, class T, class A>
-DFGNN_INLINE void shared_sums_columns(const A* number, int heads, Rows<T> rows, const int64_t* source, int n, int rest,
-                                      int64_t head_dim, bool add, A* sums) {
-  constexpr int L = lanes<A>;
-  Vector<A> s[G][V] = {};
-  for (int e = 0; e < n; ++e) {
-    const T* row = rows[source[e]];
-    for (int v = 0; v < V; ++v) {
-      const Vector<A> x = load_column(row, v, rest);
-      for (int g = 0; g < G; ++g) s[g][v] += number[e * heads + g] * x;
-    }
-  }
-  for (int g = 0; g < G; ++g) {
-    for (int v = 0; v < V; ++v) {
-      A* to = sums + g * head_dim + v * L;
-      if (rest) {
-        store(to, add ? load(to, rest) + s[g][v] : s[g][v], rest);  // what follows is another head's
-      } else {
-        add_to(to, s[g][v], 0, add);
-      }
-    }
-  }
-}
-
-template <class T, class A>
-inline void shared_sums(const A* number, int heads, Rows<T> rows, const int64_t* source, int n, int64_t head_dim,
-                        bool add, A* sums) {
-  for_each_columns<A>(head_dim, [&](auto vectors, int64_t d, int rest) {
-    constexpr int V = decltype(vectors)::value;
-    const auto some = [&](auto group, int h) __attribute__((always_inline)) {
-      shared_sums_columns<V, decltype(group)::value>(number + h, heads, from_feature(rows, d), source, n, rest,
-                                                     head_dim, add, sums + h * head_dim + d);
-    };
-    constexpr int kGroup = V == 1 ? 4 : 2;
-    int h = 0;
-    for (; heads - h >= kGroup; h += kGroup) some(std::integral_constant<int, kGroup>(), h);
-    for (; h < heads; ++h) some(std::integral_constant<int, 1>(), h);
-  });
-}
-
 // out [N, H or 1, D]: the sum over a row's entries of weight * src, and over the heads where out has one for all.
 // State: out.
 template <class T>
@@ -192,7 +115,7 @@ struct Spmm {
   }
 
   static void prefetch(const Args& args, const Block& block) {
-    prefetch_rows<T>(block, args.src, args.num_src, args.src_heads * args.head_dim);
+    prefetch_rows<T>(block, block.source, args.src, args.num_src, args.src_heads * args.head_dim);
   }
 
   // All heads' sums (+)= these of n entries of a row.
@@ -233,7 +156,7 @@ struct Spmm {
 
   static void merge(const Args& args, int64_t row, void* memory, int64_t count) {
     const int64_t size = args.out_heads * args.head_dim;
-    add_states(as<A>(memory), state_size(args), count);
+    add_states(as<A>(memory), size, state_size(args), count);
     write_row(as<T>(args.out) + row * size, as<A>(memory), A(1), size);
   }
 

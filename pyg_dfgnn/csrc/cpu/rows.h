@@ -2,6 +2,8 @@
 // Part of kernels_<isa>.cpp only.
 #pragma once
 
+#include <type_traits>
+
 #include "lanes.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
@@ -225,6 +227,20 @@ inline void write_row(T* row, const A* sums, A factor, int64_t head_dim) {
   if (const int rest = int(head_dim - d)) store(row + d, load(sums + d) * factor, rest);
 }
 
+// The row's numbers, in `room` where they are of another type.
+template <class T, class A>
+inline const A* numbers_of(const T* row, int64_t size, A* room) {
+  if constexpr (std::is_same_v<T, A>) {
+    return row;
+  } else {
+    constexpr int L = lanes<A>;
+    int64_t d = 0;
+    for (; d + L <= size; d += L) store(room + d, load(row + d));
+    if (const int rest = int(size - d)) store(room + d, load(row + d, rest));
+    return room;
+  }
+}
+
 template <class T>
 inline void clear_row(T* row, int64_t head_dim) {
   using A = typename Accumulator<T>::type;
@@ -234,11 +250,12 @@ inline void clear_row(T* row, int64_t head_dim) {
   if (const int rest = int(head_dim - d)) store(row + d, Vector<A>{}, rest);
 }
 
-// The first of `count` states of `size` becomes their sum, in their order.
+// The first `size` numbers of the first of `count` states, which lie `stride` apart, become the states' sums, in their
+// order.
 template <class A>
-inline void add_states(A* states, int64_t size, int64_t count) {
+inline void add_states(A* states, int64_t size, int64_t stride, int64_t count) {
   for (int64_t k = 1; k < count; ++k) {
-    for (int64_t d = 0; d < size; ++d) states[d] += states[k * size + d];
+    for (int64_t d = 0; d < size; ++d) states[d] += states[k * stride + d];
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gathers.h"
+#include "messages.h"
 #include "numbers.h"
 
 namespace dfgnn::cpu::DFGNN_ISA {
@@ -43,12 +44,21 @@ inline void keep_factors(const Args& args, const Block& block, auto heads, A* fa
   }
 }
 
+constexpr bool is_dot(Logit logit) { return logit == Logit::dot || logit == Logit::message; }
+
+// What a block of rows needs beside its sources; false where that is out of range.
+template <Logit LOGIT, class T>
+DFGNN_INLINE bool read_more(const Args& args, Block& block) {
+  return LOGIT != Logit::message || Messages<T>::read(args, block);
+}
+
 // The rows that the logits and sums of a block gather.
 template <Logit LOGIT, class T>
 DFGNN_INLINE void prefetch_sources(const Args& args, const Block& block) {
   const int64_t size = args.heads * args.head_dim;
-  if (LOGIT == Logit::dot) prefetch_rows<T>(block, args.src, args.num_src, size);
-  prefetch_rows<T>(block, args.value, args.num_src, size);
+  if (LOGIT == Logit::message) Messages<T>::prefetch(args, block);
+  if (is_dot(LOGIT)) prefetch_rows<T>(block, block.source, args.src, args.num_src, size);
+  prefetch_rows<T>(block, block.source, args.value, args.num_src, size);
 }
 
 // What of a logit its gradient needs: <grad_out_i, value_j>, and the derivative of the additive score's leaky ReLU.
@@ -57,9 +67,9 @@ struct Derivatives {
   A value_dot[kNumbersArray<A>], slope[kNumbersArray<A>];
 };
 
-// s: the logits of the block's edges; with `derivatives` those too.
+// s: the logits of the block's edges; with `derivatives` those too. room: of messages.
 template <Logit LOGIT, class T, class A>
-inline void logits(const Args& args, const Block& block, auto heads, A* s, Derivatives<A>* derivatives) {
+inline void logits(const Args& args, const Block& block, auto heads, A* s, Derivatives<A>* derivatives, A* room) {
   const int n = block.n * heads.count;
   if constexpr (LOGIT == Logit::additive) {
     gather_numbers(args, block, heads, block.source, args.src, s);
@@ -85,7 +95,11 @@ inline void logits(const Args& args, const Block& block, auto heads, A* s, Deriv
   } else {
     if (derivatives) products<1, T>(args, block, heads, {args.grad_out}, args.value, {derivatives->value_dot});
   }
-  if constexpr (LOGIT == Logit::dot) {
+  if constexpr (LOGIT == Logit::message) {
+    Messages<T>::add_products(args, block, heads, args.dst, s, room);
+    if (derivatives) Messages<T>::add_products(args, block, heads, args.grad_out, derivatives->value_dot, room);
+  }
+  if constexpr (is_dot(LOGIT)) {
     const A scale = A(args.scale);
 #pragma omp simd
     for (int k = 0; k < n; ++k) s[k] *= scale;

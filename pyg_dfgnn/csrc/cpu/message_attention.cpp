@@ -1,0 +1,132 @@
+// Attention over messages on CPU tensors: allocation around its passes.
+#include "../message_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "../attention.h"
+#include "../projection.h"
+#include "run.h"
+
+namespace dfgnn {
+namespace {
+
+constexpr int64_t kSums = int64_t(1) << 19;  // numbers of sums at a time
+
+// A call's operands as kernels read them.
+class Task {
+ public:
+  explicit Task(const MessageAttention& call) : call_(call) {
+    const auto& [graph, eid, q, k, v, features, w] =
+        std::tie(call.graph, call.eid, call.q, call.k, call.v, call.features, call.projection);
+    const auto by_head = w.to(numbers().dtype()).view({q.size(1), q.size(2), features.size(1)});
+    projection_ = by_head.contiguous();
+    transposed_ = by_head.mT().contiguous();
+    args.rowptr = cpu::data_of(graph.ptr);
+    args.col = cpu::data_of(graph.node);
+    args.eid = cpu::data_of(eid);
+    args.wide_index = graph.ptr.scalar_type() == at::kLong;
+    args.num_dst = graph.num_rows();
+    args.num_src = graph.num_nodes;
+    args.num_edges = graph.num_edges();
+    args.num_features = features.size(0);
+    args.heads = q.size(1);
+    args.head_dim = q.size(2);
+    args.edge_dim = features.size(1);
+    args.dst = cpu::data_of(q);
+    args.src = cpu::data_of(k);
+    args.value = cpu::data_of(v);
+    args.features = cpu::data_of(features);
+    args.projection = cpu::data_of(projection_);
+    args.transposed_projection = cpu::data_of(transposed_);
+    args.scale = call.scale;
+    if (call.dropout_p > 0) cpu::set_dropout(args, call.dropout_p, call.seed);
+  }
+
+  at::TensorOptions numbers() const { return call_.q.options().dtype(accumulate_type(call_.q.scalar_type())); }
+
+  cpu::Schedule schedule() const {
+    constexpr int64_t kLogit = 64;  // and its exponential, as elements moved
+    const int64_t width = args.heads * (args.head_dim + args.edge_dim + kLogit);
+    return cpu::make_schedule(call_.graph.ptr, args.num_edges, width);
+  }
+
+  cpu::Kernels kernels() const { return cpu::instruction_set().kernels(cpu::Logit::message, cpu::type_of(call_.q)); }
+
+  cpu::Args args{};
+
+ private:
+  const MessageAttention& call_;
+  at::Tensor projection_, transposed_;
+};
+
+}  // namespace
+
+MessageResults message_attention_fwd_cpu(const MessageAttention& call) {
+  Task task(call);
+  const MessageResults results{at::empty_like(call.q), at::empty(call.q.sizes().slice(0, 2), task.numbers())};
+  task.args.out = cpu::writable(results.out);
+  task.args.lse = cpu::writable(results.lse);
+  cpu::run(task.kernels().forward, task.args, task.schedule(), results.lse.element_size());
+  return results;
+}
+
+MessageGradients message_attention_bwd_cpu(const MessageAttention& call, const MessageBackwardInputs& inputs) {
+  const auto& q = call.q;
+  const int64_t rows = q.size(0), heads = q.size(1), width = call.features.size(1);
+  const Task whole(call);
+  const bool is_complete = whole.schedule().complete;
+  const auto of_edges = [&] {  // where some entries belong to no row, their gradients are 0
+    const std::array<int64_t, 2> shape = {call.graph.num_edges(), heads};
+    return is_complete ? at::empty(shape, whole.numbers()) : at::zeros(shape, whole.numbers());
+  };
+  const auto none = [&] { return at::empty({0}, q.options()); };
+  MessageGradients gradients{at::empty_like(q), of_edges(), of_edges(), none(), none()};
+  // W's gradient is made of two sums of features a row, of so many rows at a time: all would be fresh memory, which
+  // takes longer than the sums.
+  const int64_t most = std::max<int64_t>(kSums / (heads * width), 1);
+  const auto sums = [&] {
+    return inputs.of_projection ? at::empty({std::min(rows, most), heads, width}, whole.numbers()) : at::Tensor();
+  };
+  const auto by_logits = sums(), by_weights = sums(), w = call.projection.to(whole.numbers().dtype());
+  auto of_projection = inputs.of_projection ? at::zeros_like(w) : none();
+  for (int64_t first = 0; first < rows; first += most) {
+    const int64_t count = std::min(most, rows - first);
+    const auto some = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+    auto part = call;
+    part.graph.ptr = call.graph.ptr.narrow(0, first, count + 1);
+    part.q = some(q);
+    const auto grad_out = some(inputs.grad_out);
+    Task task(part);
+    auto& args = task.args;
+    args.grad_out = cpu::data_of(grad_out);
+    args.out = const_cast<void*>(cpu::data_of(some(inputs.out)));
+    args.lse = const_cast<void*>(cpu::data_of(some(inputs.lse)));
+    args.weight = cpu::writable(gradients.weights);
+    args.grad_score = cpu::writable(gradients.logits);
+    args.grad_dst = cpu::writable(some(gradients.q));
+    args.grad_sums = cpu::writable(by_logits);
+    args.weight_sums = cpu::writable(by_weights);
+    cpu::run(task.kernels().backward_dst, args, task.schedule(), gradients.logits.element_size());
+    if (!inputs.of_projection) continue;
+    const auto add = [&](const at::Tensor& x, const at::Tensor& z) {
+      const auto nodes = x.to(w.dtype());
+      of_projection += Projection(w, nodes).gradient(nodes, z.narrow(0, 0, count));
+    };
+    add(part.q, by_logits);
+    add(grad_out, by_weights);
+  }
+  if (inputs.of_projection) gradients.projection = of_projection.to(q.dtype());
+  if (inputs.of_features) {
+    const Compressed edges{call.graph.ptr, call.eid, at::Tensor(), call.features.size(0)};
+    const Projection projection(call.projection, q);
+    const auto part = [&](const at::Tensor& numbers, const at::Tensor& x) {
+      return edge_spmm_t_cpu(edges, numbers, projection.of(x).contiguous());
+    };
+    gradients.features = part(gradients.logits, q).add_(part(gradients.weights, inputs.grad_out));
+  }
+  return gradients;
+}
+
+}  // namespace dfgnn
