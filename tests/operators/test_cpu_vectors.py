@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import graphs
+import messages
 import pytest
 import torch
 from calls import (
@@ -57,6 +58,14 @@ def test_heads_of_any_width(score, heads, head_dim, dtype):
         check_backward("smmf_fwd", score, graph, operands, **options)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
+def test_messages_of_any_width(heads, head_dim, dtype):
+    graph = mixed_rows().to("cpu")
+    width = (1, 3, 16, 40)[heads % 4]
+    messages.check(graph, messages.operands_of(graph, heads, head_dim, width, dtype))
+
+
 @pytest.mark.parametrize(("heads", "head_dim"), [(8, 8), (3, 4), (1, 1), (1, 3), (1, 20), (4, 3)])
 @pytest.mark.parametrize("score", SCORES)
 def test_bits_of_any_width(score, heads, head_dim):
@@ -99,14 +108,22 @@ def test_invalid_neighbour():
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_narrower_instruction_sets(capability):
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        (Path(__file__).name, "any_width and not narrower"),
+        ("test_products.py", "cpu and (shapes or side_by_side or in_pieces)"),
+        ("test_edge_features.py", "cpu and (graphs or shapes or many_edges or in_pieces)"),
+        ("test_message_attention.py", "cpu and (graphs or shapes or dropout or gradients)"),
+    ],
+)
+def test_narrower_instruction_sets(file, tests, capability):
     """Chosen once in a process."""
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-k", "any_width"]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, __file__],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", tests, file],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parent,
         env={**os.environ, "ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1"},
         timeout=600,
     )
