@@ -34,15 +34,6 @@ at::Tensor gradient_of_scores(T grad, const char* name, T x) {
   return to_accumulate(grad, accumulate_type(x.scalar_type()));
 }
 
-at::Tensor scores_of(T x, T att) {
-  const auto type = accumulate_type(x.scalar_type());
-  return (x.to(type) * att.to(type)).sum(-1);
-}
-
-Scores node_scores_cpu(T x, T att, T other) {
-  return {scores_of(x, att), other.defined() ? scores_of(x, other) : at::empty({0}, att.options())};
-}
-
 // Of torch's operators, which have derivatives of any order.
 GradientTensors gradients_of(T grad, T grad_other, T x, T att, T other) {
   const auto type = accumulate_type(x.scalar_type());
@@ -167,7 +158,7 @@ TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
 
 TORCH_LIBRARY_IMPL(dfgnn, CPU, m) {
   m.impl("node_scores", node_scores<node_scores_cpu>);
-  m.impl("node_scores_bwd", node_scores_bwd<gradients_of>);
+  m.impl("node_scores_bwd", node_scores_bwd<node_scores_bwd_cpu>);
 }
 
 #ifdef DFGNN_WITH_CUDA

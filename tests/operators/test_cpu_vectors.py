@@ -114,6 +114,7 @@ def test_invalid_neighbour():
         (Path(__file__).name, "any_width and not narrower"),
         ("test_products.py", "cpu and (shapes or side_by_side or in_pieces)"),
         ("test_edge_features.py", "cpu and (graphs or shapes or many_edges or in_pieces)"),
+        ("test_node_scores.py", "cpu and (shapes or dtypes)"),
         ("test_message_attention.py", "cpu and (graphs or shapes or dropout or gradients)"),
     ],
 )

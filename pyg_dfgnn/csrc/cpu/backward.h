@@ -109,7 +109,7 @@ struct BackwardDst {
     }
     const Rows<T> out = rows_of<T>(args, heads, args.out), grad_out = rows_of<T>(args, heads, args.grad_out);
     for_each_full_row(block, [&](int64_t i, int, int) {
-      row_products<1, T, A>(args, heads, {grad_out[i]}, out, &i, 1, {delta + (i - block.row) * count});
+      row_products<1, T, T, A>(args, heads, {grad_out[i]}, out, &i, 1, {delta + (i - block.row) * count});
     });
     if (args.grad_lse) {
       for_each_number_of_rows(args, block, heads, [&](int k, int64_t at) { delta[k] -= as<A>(args.grad_lse)[at]; });

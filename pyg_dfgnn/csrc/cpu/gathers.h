@@ -26,8 +26,8 @@ DFGNN_INLINE bool with_joint(auto heads, int64_t head_dim, F f) {
 }
 
 // out[x][e][h] = <own[x], rows[source[e]]>: X rows of one's own, n edges.
-template <int X, class T, class A>
-DFGNN_INLINE void row_products(const Args& args, auto heads, const T* const (&own)[X], Rows<T> rows,
+template <int X, class Own, class T, class A>
+DFGNN_INLINE void row_products(const Args& args, auto heads, const Own* const (&own)[X], Rows<T> rows,
                                const int64_t* source, int n, A* const (&out)[X]) {
   const int64_t D = args.head_dim, count = heads.count;
   const auto joint = [&](auto size) {
@@ -37,7 +37,7 @@ DFGNN_INLINE void row_products(const Args& args, auto heads, const T* const (&ow
   };
   if (with_joint<A>(heads, D, joint)) return;
   for (int h = 0; h < count; ++h) {
-    const T* x[X];
+    const Own* x[X];
     A* numbers[X];
     for (int k = 0; k < X; ++k) {
       x[k] = own[k] + h * D;
@@ -67,7 +67,7 @@ inline void products(const Args& args, const Block& block, auto heads, const voi
       x[k] = owns[k][i];
       numbers[k] = out[k] + first * heads.count;
     }
-    row_products<X, T>(args, heads, x, rows, block.source + first, last - first, numbers);
+    row_products<X, T, T>(args, heads, x, rows, block.source + first, last - first, numbers);
   });
 }
 

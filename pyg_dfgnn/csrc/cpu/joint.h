@@ -44,8 +44,8 @@ DFGNN_INLINE Vector<A> term(const Leaky<A>& leaky, Vector<A> att, Vector<A> x, V
 }
 
 // Numbers of n edges and G heads, of whole vectors each: out[e * heads + g].
-template <int D, int G, bool LEAKY, class T, class A>
-DFGNN_INLINE void wide_dots(const Leaky<A>& leaky, const T* own, Rows<T> rows, const int64_t* index, int n,
+template <int D, int G, bool LEAKY, class Own, class T, class A>
+DFGNN_INLINE void wide_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, const int64_t* index, int n,
                             int64_t heads, A* out) {
   constexpr int L = lanes<A>, K = D / L;
   Vector<A> x[G][K], factor[G][K];
@@ -68,9 +68,9 @@ DFGNN_INLINE void wide_dots(const Leaky<A>& leaky, const T* own, Rows<T> rows, c
 }
 
 // Numbers of n edges and the heads of V vectors, or of the first `rest` lanes of one: out[e * heads + g].
-template <int D, int V, bool LEAKY, class T, class A>
-DFGNN_INLINE void shared_dots(const Leaky<A>& leaky, const T* own, Rows<T> rows, const int64_t* index, int n, int rest,
-                              int64_t heads, A* out) {
+template <int D, int V, bool LEAKY, class Own, class T, class A>
+DFGNN_INLINE void small_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, const int64_t* index, int n, int rest,
+                             int64_t heads, A* out) {
   constexpr int L = lanes<A>, kCount = V * L / D;
   Vector<A> x[V], factor[V];
   for (int v = 0; v < V; ++v) {
@@ -91,8 +91,8 @@ DFGNN_INLINE void shared_dots(const Leaky<A>& leaky, const T* own, Rows<T> rows,
 }
 
 // out[e * heads + h]: numbers of n edges.
-template <int D, bool LEAKY, class T, class A>
-inline void joint_dots(const Leaky<A>& leaky, const T* own, Rows<T> rows, const int64_t* index, int n, int64_t heads,
+template <int D, bool LEAKY, class Own, class T, class A>
+inline void joint_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, const int64_t* index, int n, int64_t heads,
                        A* out) {
   if constexpr (D > lanes<A>) {
     const auto some = [&](auto count, int64_t h) __attribute__((always_inline)) {
@@ -107,8 +107,8 @@ inline void joint_dots(const Leaky<A>& leaky, const T* own, Rows<T> rows, const 
     for (; h < heads; ++h) some(std::integral_constant<int, 1>(), h);
   } else {
     for_each_columns<A>(heads * D, [&](auto vectors, int64_t d, int rest) __attribute__((always_inline)) {
-      shared_dots<D, decltype(vectors)::value, LEAKY>(leaky.from(d), own + d, from_feature(rows, d), index, n, rest,
-                                                      heads, out + d / D);
+      small_dots<D, decltype(vectors)::value, LEAKY>(leaky.from(d), own + d, from_feature(rows, d), index, n, rest,
+                                                     heads, out + d / D);
     });
   }
 }

@@ -109,6 +109,21 @@ struct AttArgs {
 // Of nodes begin .. end - 1; sums: A [size], their part of att's gradient.
 using AttKernel = void (*)(const AttArgs&, int64_t begin, int64_t end, void* sums);
 
+// GAT's scores of nodes and the way back; see node_scores.h. Of one or two vectors att.
+struct NodeArgs {
+  const void* x;  // T [N, heads, head_dim]
+  int64_t heads, head_dim;
+  const void* att[2];   // A [heads, head_dim]; the second one may be null, as what is made of it
+  void* scores[2];      // A [N, heads]
+  const void* grad[2];  // A [N, heads]
+  void* grad_x;         // T [N, heads, head_dim]
+};
+
+struct NodeKernels {
+  void (*scores)(const NodeArgs&, int64_t begin, int64_t end);  // of these nodes
+  void (*gradients)(const NodeArgs&, int64_t begin, int64_t end, void* sums);
+};
+
 // GATv2's scores of edges that have features: of E entries of the rows of a compressed form, CSR by destination or, for
 // the gradients of sources, CSC. Shapes and meaning as in logits.h.
 struct V2Args {
@@ -142,6 +157,7 @@ Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
 AttKernel att_kernel(Type type);
+NodeKernels node_kernels(Type type);
 V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace baseline
@@ -150,6 +166,7 @@ Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
 AttKernel att_kernel(Type type);
+NodeKernels node_kernels(Type type);
 V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx2
@@ -158,6 +175,7 @@ Kernels kernels(Logit logit, Type type);
 ProductKernels product_kernels(Type type);
 NormKernels norm_kernels(Type type);
 AttKernel att_kernel(Type type);
+NodeKernels node_kernels(Type type);
 V2Kernels v2_kernels(Type type);
 void dropout_mask(const Args&, int64_t begin, int64_t end, bool* mask);
 }  // namespace avx512

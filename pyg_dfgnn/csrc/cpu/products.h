@@ -37,7 +37,7 @@ inline void shared_products(const Args& args, const Block& block, auto heads, A*
       return;
     }
     for (int64_t h = 0; h < count; ++h) {
-      dots<1, T, A>({own + h * dst.step}, from_feature(src.rows, h * src.step), source, n, D, {numbers + h}, count);
+      dots<1, T, T, A>({own + h * dst.step}, from_feature(src.rows, h * src.step), source, n, D, {numbers + h}, count);
     }
   });
 }

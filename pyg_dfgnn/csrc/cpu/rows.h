@@ -44,8 +44,8 @@ DFGNN_INLINE auto load_column(const T* p, int v, int rest) {
 
 // out[x][e * stride] = <xs[x], rows[index[e]]> for X vectors and G edges at a time: X * G independent chains of
 // additions.
-template <int X, int G, class T, class A>
-DFGNN_INLINE void dot_group(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, int64_t head_dim,
+template <int X, int G, class Own, class T, class A>
+DFGNN_INLINE void dot_group(const Own* const (&xs)[X], Rows<T> rows, const int64_t* index, int64_t head_dim,
                             A* const (&out)[X], int64_t stride = 1) {
   constexpr int L = lanes<A>;
   const T* row[G];
@@ -71,8 +71,8 @@ DFGNN_INLINE void dot_group(const T* const (&xs)[X], Rows<T> rows, const int64_t
   for (int i = 0; i < X; ++i) write_sums(sums[i], out[i], stride);
 }
 
-template <int X, class T, class A>
-inline void dots(const T* const (&xs)[X], Rows<T> rows, const int64_t* index, int n, int64_t head_dim,
+template <int X, class Own, class T, class A>
+inline void dots(const Own* const (&xs)[X], Rows<T> rows, const int64_t* index, int n, int64_t head_dim,
                  A* const (&out)[X], int64_t stride = 1) {
   A* o[X];
   int e = 0;

@@ -17,18 +17,18 @@ InstructionSet choose_instruction_set() {
   if (limit != "default") {
     if (limit != "avx2" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return {avx512::kernels,    avx512::product_kernels, avx512::norm_kernels,
-              avx512::att_kernel, avx512::v2_kernels,      avx512::dropout_mask};
+      return {avx512::kernels,      avx512::product_kernels, avx512::norm_kernels, avx512::att_kernel,
+              avx512::node_kernels, avx512::v2_kernels,      avx512::dropout_mask};
     }
     // Every processor with AVX2 and FMA has F16C too.
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-      return {avx2::kernels,    avx2::product_kernels, avx2::norm_kernels,
-              avx2::att_kernel, avx2::v2_kernels,      avx2::dropout_mask};
+      return {avx2::kernels,      avx2::product_kernels, avx2::norm_kernels, avx2::att_kernel,
+              avx2::node_kernels, avx2::v2_kernels,      avx2::dropout_mask};
     }
   }
 #endif
-  return {baseline::kernels,    baseline::product_kernels, baseline::norm_kernels,
-          baseline::att_kernel, baseline::v2_kernels,      baseline::dropout_mask};
+  return {baseline::kernels,      baseline::product_kernels, baseline::norm_kernels, baseline::att_kernel,
+          baseline::node_kernels, baseline::v2_kernels,      baseline::dropout_mask};
 }
 
 }  // namespace

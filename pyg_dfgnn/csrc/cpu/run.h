@@ -13,6 +13,7 @@ struct InstructionSet {
   ProductKernels (*product_kernels)(Type);
   NormKernels (*norm_kernels)(Type);
   AttKernel (*att_kernel)(Type);
+  NodeKernels (*node_kernels)(Type);
   V2Kernels (*v2_kernels)(Type);
   DropoutMask dropout_mask;
 };

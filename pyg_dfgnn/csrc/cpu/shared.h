@@ -52,11 +52,7 @@ inline void shared_dots(const Own* own, int64_t step, Rows<T> rows, const int64_
   };
   some(std::integral_constant<int, 8>());
   some(std::integral_constant<int, 4>());
-  if constexpr (std::is_same_v<Own, T>) {  // several edges at a time
-    for (; h < heads; ++h) dots<1, T, A>({own + h * step}, rows, source, n, head_dim, {numbers + h}, heads);
-  } else {
-    some(std::integral_constant<int, 1>());
-  }
+  for (; h < heads; ++h) dots<1, Own, T, A>({own + h * step}, rows, source, n, head_dim, {numbers + h}, heads);
 }
 
 // to (+)= v, or the first `rest` lanes where that is not 0; what follows is another head's.

@@ -36,6 +36,23 @@ class V2Entries {
     return entry;
   }
 
+  // Asks for the rows of entry c, of its node and of its features. (A function of its own GCC would take for one
+  // without effects.)
+  template <class T>
+  DFGNN_INLINE void prefetch(int64_t c) const {
+    const auto ask = [&](const void* rows, int64_t row, int64_t count, int64_t size) __attribute__((always_inline)) {
+      constexpr int kLine = 64;
+      const int64_t bytes = size * int64_t(sizeof(T));
+      if (!is_in(row, count)) return;
+      const char* from = static_cast<const char*>(rows) + row * bytes;
+      for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(from + b);
+    };
+    ask(args_.other, at(args_.node, c), args_.num_nodes, args_.heads * args_.channels);
+    if (args_.edge_dim == 0) return;
+    const int64_t edge = args_.position ? at(args_.position, c) : c;
+    if (is_in(edge, args_.num_edges)) ask(args_.features, at(args_.eid, edge), args_.num_features, args_.edge_dim);
+  }
+
  private:
   int64_t at(const void* indices, int64_t i) const { return index_at(indices, args_.wide_index, i); }
   static bool is_in(int64_t i, int64_t bound) { return uint64_t(i) < uint64_t(bound); }
@@ -115,9 +132,11 @@ struct V2 {
   template <class Take, class Unknown>
   DFGNN_INLINE static void for_groups(const V2Args& args, int64_t begin, int64_t end, A* memory, const Take& take,
                                       const Unknown& unknown) {
+    constexpr int kAhead = 16;  // entries, whose rows lie anywhere
     V2Entries entries(args, begin);
     Group group{args, memory};
     for (int64_t c = begin; c < end; ++c) {
+      if (c + kAhead < end) entries.template prefetch<T>(c + kAhead);
       const auto entry = entries(c);
       if (!entry.is_known) {
         if (entry.is_edge) unknown(entry);
@@ -199,9 +218,9 @@ struct V2 {
         for (int g = 0; g < G; ++g) {
           const Vector<A> x = ds(g) * slope(z[g], negative_slope);
           weighted += x * z[g];
-          store(d + g * stride + c, x * att, n);
+          store_some(d + g * stride + c, x * att, n);
         }
-        if (of_att) store(of_att + c, columns(of_att) + weighted, n);
+        if (of_att) store_some(of_att + c, columns(of_att) + weighted, n);
       };
       for (int64_t h = 0; h < H; ++h) {
         A ds[G];
@@ -242,7 +261,7 @@ struct V2 {
             dots[g] += x * w;
             added += numbers[g] * x;
           }
-          store(of_weight + c, added, n);
+          store_some(of_weight + c, added, n);
         });
         write_sums(dots, numbers);
         for (int g = 0; g < G; ++g) of_features[g * padded<A>(F) + f] = numbers[g];
