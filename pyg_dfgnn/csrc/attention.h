@@ -88,8 +88,7 @@ Gradients backward_cpu(const Attention& attention, const Saved& saved);
 ForwardResult forward_cuda(Attention attention, Method method);
 Gradients backward_cuda(Attention attention, const Saved& saved, Method method);
 
-// Additive_v2's gradients of x_dst, x_src and att, the first two in the place of those that it is given. On the CPU
-// that of att is one for each of some runs of nodes: A [runs, H, D], the sum of which it is.
+// Additive_v2's gradients of x_dst, x_src and att, the first two in the place of those that it is given.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients_cpu(const Attention& attention, const Gradients& given);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients_cuda(const Attention& attention, const Gradients& given);
 

@@ -115,7 +115,7 @@ std::optional<Operands> for_kernels(const Operands& x) {
   if (!are_known || !(x.q.is_cuda() || x.q.is_cpu())) return {};
   const auto size = [&](int i) { return sizes[i].guard_int(__FILE__, __LINE__); };
   const auto heads = size(0), head_dim = size(1), width = size(2);
-  if (x.q.is_cpu()) return fits_cpu_kernels(heads * head_dim * width) ? std::optional(x) : std::nullopt;
+  if (x.q.is_cpu()) return fits_cpu_kernels(heads, head_dim, width) ? std::optional(x) : std::nullopt;
   const auto bytes = static_cast<int>(x.q.element_size());
   const auto shape = width > 0 ? cuda::message_shape(bytes, heads, head_dim, width) : cuda::MessageShape{};
   if (shape.lanes == 0) return {};

@@ -33,8 +33,13 @@ struct MessageGradients {
   at::Tensor projection, features;  // of no elements where they are not wanted
 };
 
-// Whether W of so many numbers is small enough for the CPU's kernels, which read it for every node.
-inline bool fits_cpu_kernels(int64_t numbers) { return numbers > 0 && numbers <= int64_t(1) << 15; }
+// Whether there are kernels for such sizes on the CPU. They read W, [heads * head_dim, width], for every node: products
+// of large matrices take less time for many nodes at once.
+inline bool fits_cpu_kernels(int64_t heads, int64_t head_dim, int64_t width) {
+  constexpr int64_t kHeads = 64, kHead = 1 << 13, kNumbers = 1 << 15;
+  const int64_t of_head = head_dim * width;
+  return 0 < of_head && of_head <= kHead && heads <= kHeads && heads * of_head <= kNumbers;
+}
 
 MessageResults message_attention_fwd_cpu(const MessageAttention& call);
 MessageGradients message_attention_bwd_cpu(const MessageAttention& call, const MessageBackwardInputs& inputs);

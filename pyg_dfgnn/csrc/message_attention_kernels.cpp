@@ -41,7 +41,7 @@ at::Tensor weights_of_lanes(T projection, int64_t heads, int64_t head_dim) {
 std::optional<cuda::MessageShape> shape_of(T q, int64_t width) {
   if (width == 0) return {};
   if (!q.is_cuda()) {
-    return fits_cpu_kernels(q.size(1) * q.size(2) * width) ? std::optional(cuda::MessageShape{}) : std::nullopt;
+    return fits_cpu_kernels(q.size(1), q.size(2), width) ? std::optional(cuda::MessageShape{}) : std::nullopt;
   }
   const auto bytes = static_cast<int>(q.element_size());
   const auto shape = cuda::message_shape(bytes, q.size(1), q.size(2), width);

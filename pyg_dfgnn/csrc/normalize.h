@@ -28,7 +28,8 @@ std::tuple<at::Tensor, at::Tensor> normalize_backward(const at::Tensor& x, const
 // What the kernels put a number of each row into: A [N, H].
 at::Tensor empty_scalars(const at::Tensor& x);
 
-// x.sum(0) of A [N, H]. (By torch it takes a block up to 2^17 numbers.)
+// x.sum(0) of A [N, H]. (By torch it takes a block up to 2^17 numbers, and on the CPU its bits depend on threads.)
+at::Tensor sum_of_scalars_cpu(const at::Tensor& x);
 at::Tensor sum_of_scalars_cuda(const at::Tensor& x);
 
 at::Tensor reciprocal_norm_cpu(const at::Tensor& x, double eps);

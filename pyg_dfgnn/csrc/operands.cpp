@@ -44,12 +44,12 @@ at::Tensor empty_gradient(const OptTensor& operand, const at::Tensor& gradient, 
   return operand.has_value() ? gradient.to(operand->scalar_type()) : at::empty({0}, value.options());
 }
 
-// x.sum(0), of nodes, in the same order whatever the number of threads: of a sum that has one element, torch gives each
-// thread a part.
-at::Tensor sum_of_nodes(const at::Tensor& x, [[maybe_unused]] By by) {
+// x.sum(0), of nodes. By torch's operators, whose sums of one element give each thread a part, of runs of nodes.
+at::Tensor sum_of_nodes(const at::Tensor& x, By by) {
 #ifdef DFGNN_WITH_CUDA
   if (by == By::kernels && x.is_cuda()) return sum_of_scalars_cuda(x);
 #endif
+  if (by == By::kernels) return sum_of_scalars_cpu(x);
   constexpr int64_t kRun = 1024;
   const int64_t nodes = x.size(0), whole = nodes / kRun * kRun;
   if (nodes <= kRun || x.is_cuda()) return x.sum(0);
@@ -63,10 +63,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients(const Attention& a,
 #ifdef DFGNN_WITH_CUDA
   if (by == By::kernels && a.value.is_cuda()) return att_gradients_cuda(a, g);
 #endif
-  if (by == By::kernels) {
-    const auto [grad_dst, grad_src, runs] = att_gradients_cpu(a, g);
-    return {grad_dst, grad_src, sum_of_nodes(runs, by)};
-  }
+  if (by == By::kernels) return att_gradients_cpu(a, g);
   const auto type = accumulate_type(a.value.scalar_type());
   const auto x_dst = a.dst.to(type), g_dst = g.dst.to(type), x_src = a.src.to(type), g_src = g.src.to(type);
   return {a.att * g_dst, a.att * g_src + g.value, sum_of_nodes(x_dst * g_dst, by) + sum_of_nodes(x_src * g_src, by)};

@@ -73,8 +73,8 @@ void check_sddmm(const Structure& graph, T a, T b) {
   check_value(a, "a");
   check_features(b, "b", a, "a");
   TORCH_CHECK(b.size(2) == a.size(2), "b: expected the head size of a (", a.size(2), "), got shape ", b.sizes());
-  TORCH_CHECK(b.size(1) == a.size(1) || b.size(1) == 1 || a.size(1) == 1, "b: expected one head or as many as a (",
-              a.size(1), "), got shape ", b.sizes());
+  TORCH_CHECK(b.size(1) == a.size(1) || b.size(1) == 1 || (a.size(1) == 1 && b.size(1) > 0),
+              "b: expected one head or as many as a (", a.size(1), "), got shape ", b.sizes());
   check_structure(graph, b.size(0), a.device());
   check_nodes(a, "a", graph.rowptr.numel() - 1, "rowptr.numel() - 1");
 }

@@ -2,6 +2,7 @@
 
 import calls
 import graphs
+import messages
 import pytest
 import torch
 from calls import (
@@ -58,6 +59,39 @@ def test_one_number_of_many_nodes_with_any_number_of_threads():
             found.append(beta.grad)
     for other in found[1:]:
         assert_same_bits([other], [found[0]])
+
+
+def test_sums_over_nodes_with_any_number_of_threads():
+    """The gradients of vectors att: torch's sums take columns in other orders with many threads."""
+    generator = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(50_001, 1, n, generator=generator) for n in (100, 1))
+    att = torch.randn(1, 100, generator=generator)
+    graph = graphs.random(50_001, 1)
+    found = []
+    for threads in (1, 2, 9, 16):
+        with cpu_threads(threads):
+            of_scores = torch.ops.dfgnn.node_scores_bwd(grad.squeeze(2), None, x, att)
+            leaf = att.clone().requires_grad_()
+            out, _ = torch.ops.dfgnn.attention(
+                graph.rowptr, graph.col, x_dst=x, x_src=x.flip(0), att=leaf
+            )
+            found.append([*of_scores, *torch.autograd.grad(out.square().sum(), leaf)])
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+
+
+def test_messages_with_any_number_of_threads():
+    graph = graphs.random(5000, 6).to("cpu")
+    operands = messages.operands_of(graph, 4, 16, 40)
+    found = []
+    for threads in (1, 2, 8, 16):
+        with cpu_threads(threads):
+            leaves = {name: x.detach().requires_grad_() for name, x in operands.items()}
+            y = messages.call(graph, leaves)
+            nodes = [leaves[name] for name in ("q", "k", "v", "features")]
+            found.append([y, *torch.autograd.grad(y.square().sum(), nodes)])
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
 
 
 @pytest.mark.parametrize("self_loops", [False, True])

@@ -4,6 +4,7 @@ import graphs
 import pytest
 import torch
 from calls import DTYPES, captured, check_function, graph_of
+from graphs import Csr
 from messages import NAMES, call, check, expected, operands_of
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
@@ -186,8 +187,13 @@ def test_same_bits_in_every_run(name, shape, device):
         torch.testing.assert_close(run(), first, rtol=0, atol=0, equal_nan=True)
 
 
+def very_long_rows_to_few(device: str) -> Csr:
+    """Rows that the CPU takes in pieces."""
+    return graphs.from_degrees([5000, 3, 0, 2, 4100], 60).to(device)
+
+
 @pytest.mark.parametrize("shape", [(2, 4, 3), (8, 16, 8), (2, 16, 4), (8, 16, 64)], ids=str)
-@pytest.mark.parametrize("make", [graphs.mixed, graphs.rows_of_70])
+@pytest.mark.parametrize("make", [graphs.mixed, graphs.rows_of_70, very_long_rows_to_few])
 def test_edges_out_of_range(make, shape, device):
     """NaN for the destination of an edge whose node or features are not there."""
     csr = make(device)

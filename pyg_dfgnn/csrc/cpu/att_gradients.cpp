@@ -35,7 +35,7 @@ at::Tensor finish(const at::Tensor& x, const at::Tensor& g, const at::Tensor& at
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> att_gradients_cpu(const Attention& a, const Gradients& given) {
   const auto of_dst = finish(a.dst, given.dst, a.att, {}), of_src = finish(a.src, given.src, a.att, given.value);
-  return {given.dst, given.src, at::cat({of_dst, of_src})};
+  return {given.dst, given.src, cpu::sum_of_parts(at::cat({of_dst, of_src}))};
 }
 
 }  // namespace dfgnn

@@ -109,7 +109,7 @@ struct BackwardDst {
     }
     const Rows<T> out = rows_of<T>(args, heads, args.out), grad_out = rows_of<T>(args, heads, args.grad_out);
     for_each_full_row(block, [&](int64_t i, int, int) {
-      row_products<1, T, T, A>(args, heads, {grad_out[i]}, out, &i, 1, {delta + (i - block.row) * count});
+      row_products<1, T, T, A>(args.head_dim, heads, {grad_out[i]}, out, &i, 1, {delta + (i - block.row) * count});
     });
     if (args.grad_lse) {
       for_each_number_of_rows(args, block, heads, [&](int k, int64_t at) { delta[k] -= as<A>(args.grad_lse)[at]; });
@@ -127,7 +127,7 @@ struct BackwardDst {
     });
 #pragma omp simd
     for (int k = 0; k < n; ++k) ds[k] = p[k] * value_dot[k];
-    if (kMessage) {  // of the product, not of the logit
+    if constexpr (kMessage) {  // of the product, not of the logit
 #pragma omp simd
       for (int k = 0; k < n; ++k) ds[k] *= A(args.scale);
     }
@@ -155,6 +155,7 @@ struct BackwardDst {
         spoil(args.weight);
         spoil(args.grad_score);
         if (args.grad_bias) spoil(args.grad_bias);
+        if constexpr (kMessage) Messages<T>::spoil_gradients(args, block);
         fill(state.grad_dst, state_size(args), A(kNaN));
         continue;
       }
@@ -162,30 +163,25 @@ struct BackwardDst {
       for_each_heads(args, [&](auto heads) {
         edges(args, block, heads, ds, state.room);
         Gradient::add(args, block, heads, ds, args.dst, args.src, b != begin, state.grad_dst);
-        if (kMessage) {
+        if constexpr (kMessage) {
           A weight[kNumbersArray<A>];
-          read_weights(args, block, heads, weight);
-          add_features(args, block, heads, 0, block.n, ds, weight, b != begin, state);
+          read_numbers(args, block, heads, args.weight, weight);
+          add_features(args, block, heads, row, 0, block.n, ds, weight, b != begin, state);
         }
       });
     }
   }
 
-  // Of edges(), where messages' sums need them.
-  static void read_weights(const Args& args, const Block& block, auto heads, A* weight) {
-    if (!args.weight_sums) return;
-    for_each_number(args, block, heads, [&](int k, int64_t at) { weight[k] = as<A>(args.weight)[at]; });
-  }
-
-  // Messages' sums of features, of edges first .. last - 1 of a block.
-  static void add_features(const Args& args, const Block& block, auto heads, int first, int last, const A* ds,
-                           const A* weight, bool add, const State& state) {
-    const auto add_by = [&](const A* number, A* sums) {
-      Messages<T>::add_sums(args, heads, block.feature + first, last - first, number + first * heads.count, add,
-                            sums + heads.first * args.edge_dim);
-    };
-    add_by(ds, state.by_ds);
-    if (args.weight_sums) add_by(weight, state.by_weight);
+  // Of messages, what edges first .. last - 1 of the block, which are of row i, add to sums of features, and the
+  // gradients of their features.
+  static void add_features(const Args& args, const Block& block, auto heads, int64_t i, int first, int last,
+                           const A* ds, const A* weight, bool add, const State& state) {
+    const int64_t *feature = block.feature + first, sums = heads.first * args.edge_dim;
+    const int n = last - first;
+    const A *row_ds = ds + first * heads.count, *row_weight = weight + first * heads.count;
+    Messages<T>::add_sums(args, heads, feature, n, row_ds, add, state.by_ds + sums);
+    if (args.weight_sums) Messages<T>::add_sums(args, heads, feature, n, row_weight, add, state.by_weight + sums);
+    if (args.grad_features) Messages<T>::write_gradients(args, i, feature, n, row_ds, row_weight, state.room);
   }
 
   // All that messages' row i has, or, of a block, some heads of it.
@@ -204,7 +200,7 @@ struct BackwardDst {
     const State state = state_of(args, memory);
     const int64_t size = state_size(args);
     add_states(state.grad_dst, kMessage ? state.room - state.grad_dst : size, size, count);
-    if (kMessage) {
+    if constexpr (kMessage) {
       for_each_heads(args, [&](auto heads) { write_messages(args, heads, row, state); });
     } else {
       Gradient::finish(args, row, state.grad_dst, args.grad_dst);
@@ -214,7 +210,7 @@ struct BackwardDst {
   static void short_messages(const Args& args, const Block& block, auto heads, const A* ds, const State& state) {
     const int64_t D = args.head_dim, F = args.edge_dim;
     A weight[kNumbersArray<A>];
-    read_weights(args, block, heads, weight);
+    read_numbers(args, block, heads, args.weight, weight);
     for_each_row(block, [&](int64_t i, int first, int last) {
       if (first == last) {
         const int64_t head = i * args.heads + heads.first;
@@ -227,7 +223,7 @@ struct BackwardDst {
       A* grad_dst = state.grad_dst + heads.first * D;
       add_terms<T>(args, heads, {nullptr, args.src}, i, block.source + first, last - first, ds + first * heads.count,
                    false, grad_dst);
-      add_features(args, block, heads, first, last, ds, weight, false, state);
+      add_features(args, block, heads, i, first, last, ds, weight, false, state);
       write_messages(args, heads, i, state);
     });
   }
@@ -237,7 +233,7 @@ struct BackwardDst {
     prefetch_sources<LOGIT, T>(args, block);
     for_each_heads(args, [&](auto heads) {
       edges(args, block, heads, ds, state.room);
-      if (kMessage) {
+      if constexpr (kMessage) {
         short_messages(args, block, heads, ds, state);
       } else {
         Gradient::write(args, block, heads, ds, args.dst, args.src, args.grad_dst, state.grad_dst);

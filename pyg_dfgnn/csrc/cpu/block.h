@@ -139,20 +139,22 @@ DFGNN_INLINE bool read_sources(const Args& args, const Form& form, Block& block)
   return read_indices(form.indices, args.wide_index, block.begin, block.n, form.bound, block.source);
 }
 
+// Asks for a row. (Not inlined, GCC takes it for a function without effects.)
+DFGNN_INLINE void prefetch_row(const void* rows, int64_t row, int64_t bytes) {
+  constexpr int kLine = 64;
+  const char* from = static_cast<const char*>(rows) + row * bytes;
+  for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(from + b);
+}
+
 // Asks for the rows of a block's edges, T [num_rows, size], unless the cache has them: head after head reads lines that
-// lie anywhere. A long row's are many, and in a cache that is near enough without asking. Not in a function of its own,
-// which GCC would take for one without effects.
+// lie anywhere. A long row's are many, and in a cache that is near enough without asking.
 template <class T>
 DFGNN_INLINE void prefetch_rows(const Block& block, const int64_t* index, const void* features, int64_t num_rows,
                                 int64_t size) {
-  constexpr int kLine = 64;
   const int64_t bytes = size * int64_t(sizeof(T));
   constexpr int64_t kMost = int64_t(1) << 19;  // more than that would push one another out of the cache
   if (bytes * num_rows <= int64_t(1) << (block.is_part ? 23 : 20) || bytes * block.n > kMost) return;
-  for (int e = 0; e < block.n; ++e) {
-    const char* row = static_cast<const char*>(features) + index[e] * bytes;
-    for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(row + b);
-  }
+  for (int e = 0; e < block.n; ++e) prefetch_row(features, index[e], bytes);
 }
 
 // Edges from b on of the one row, no more than `most`; false where a source is out of range.

@@ -70,7 +70,7 @@ struct Forward {
       if (!read_part(args, by_rows(args), most, row, b, end, block) || !read_more<LOGIT, T>(args, block)) {
         fill(state.l, H, A(kNaN));  // for good: what is added to NaN is NaN
         if (is_first) fill(state.out, H * D, A(0));
-        if (is_first && kMessage) fill(state.sums, H * args.edge_dim, A(0));
+        if (kMessage && is_first) fill(state.sums, H * args.edge_dim, A(0));
         continue;
       }
       prefetch_sources<LOGIT, T>(args, block);
@@ -83,13 +83,15 @@ struct Forward {
           if (m[h] != numbers.m[h] && !is_first) {
             decay = exp(m[h] - numbers.shift[h]);
             for (int64_t d = 0; d < D; ++d) out[h * D + d] *= decay;
-            for (int64_t f = 0; kMessage && f < args.edge_dim; ++f) sums[h * args.edge_dim + f] *= decay;
+            if constexpr (kMessage) {
+              for (int64_t f = 0; f < args.edge_dim; ++f) sums[h * args.edge_dim + f] *= decay;
+            }
           }
           m[h] = numbers.m[h];
           l[h] = l[h] * decay + numbers.l[h];
         }
         add_terms<T>(args, heads, {nullptr, args.value}, row, block.source, block.n, weight, !is_first, out);
-        if (kMessage) Messages<T>::add_sums(args, heads, block.feature, block.n, weight, !is_first, sums);
+        if constexpr (kMessage) Messages<T>::add_sums(args, heads, block.feature, block.n, weight, !is_first, sums);
       });
     }
   }
@@ -107,7 +109,7 @@ struct Forward {
     }
     for_each_heads(args, [&](auto heads) {
       const int64_t first = heads.first * D;
-      if (kMessage) {
+      if constexpr (kMessage) {
         Messages<T>::add_projected(args, heads, state.sums + heads.first * args.edge_dim, state.out + first);
       }
       write_heads(args, heads, as<T>(args.out) + row * H * D + first, state.out + first, state.l + heads.first);
@@ -128,7 +130,7 @@ struct Forward {
       for_each_number_of_rows(args, block, heads, [&](int k, int64_t at) {
         as<A>(args.lse)[at] = numbers.l[k] == A(0) ? A(-kInfinity) : numbers.shift[k] + log(numbers.l[k]);
       });
-      if (kMessage) {
+      if constexpr (kMessage) {
         write_messages(args, block, heads, weight, scale, state);
       } else {
         write_terms<T>(args, block, heads, {nullptr, args.value}, weight, A(1), scale, args.out, state.out);
@@ -181,7 +183,7 @@ struct Forward {
           for (int64_t d = 0; d < size; ++d) to[d] = to[d] * decay_all + from[d] * decay_one;
         };
         add(all.out + h * D, one.out + h * D, D);
-        if (kMessage) add(all.sums + h * args.edge_dim, one.sums + h * args.edge_dim, args.edge_dim);
+        if constexpr (kMessage) add(all.sums + h * args.edge_dim, one.sums + h * args.edge_dim, args.edge_dim);
       }
     }
     finish(args, row, all);

@@ -27,9 +27,9 @@ DFGNN_INLINE bool with_joint(auto heads, int64_t head_dim, F f) {
 
 // out[x][e][h] = <own[x], rows[source[e]]>: X rows of one's own, n edges.
 template <int X, class Own, class T, class A>
-DFGNN_INLINE void row_products(const Args& args, auto heads, const Own* const (&own)[X], Rows<T> rows,
-                               const int64_t* source, int n, A* const (&out)[X]) {
-  const int64_t D = args.head_dim, count = heads.count;
+DFGNN_INLINE void row_products(int64_t D, auto heads, const Own* const (&own)[X], Rows<T> rows, const int64_t* source,
+                               int n, A* const (&out)[X]) {
+  const int64_t count = heads.count;
   const auto joint = [&](auto size) {
     for (int x = 0; x < X; ++x) {
       joint_dots<decltype(size)::value, false>(Leaky<A>{}, own[x], rows, source, n, count, out[x]);
@@ -67,7 +67,7 @@ inline void products(const Args& args, const Block& block, auto heads, const voi
       x[k] = owns[k][i];
       numbers[k] = out[k] + first * heads.count;
     }
-    row_products<X, T, T>(args, heads, x, rows, block.source + first, last - first, numbers);
+    row_products<X, T, T>(args.head_dim, heads, x, rows, block.source + first, last - first, numbers);
   });
 }
 

@@ -11,13 +11,14 @@
 namespace dfgnn::cpu {
 
 enum class Type { f32, f64, f16, bf16 };
-enum class Logit { dot, cosine, additive, additive_v2, message };  // in the order of dfgnn::Score; messages.h
+// In the order of dfgnn::Score, and that of messages (messages.h).
+enum class Logit { dot, cosine, additive, additive_v2, message };
 
 // The operands as raw pointers; shapes and meaning as in attention.h. T is the value's type, A the accumulation type.
 struct Args {
   const void *rowptr, *col;         // CSR, [num_dst + 1] and [num_edges]
   const void *colptr, *row, *perm;  // CSC, the pass over columns only
-  bool wide_index;                  // the five above are int64, not int32
+  bool wide_index;                  // the five above, and eid, are int64, not int32
   int64_t num_dst, num_src, num_edges, heads, head_dim;
 
   const void *dst, *src, *value;
@@ -43,11 +44,9 @@ struct Args {
   void *weight, *grad_score;
   void* grad_bias;  // A [E, H], additive with a bias only: elsewhere it is grad_score
   void *grad_dst, *grad_src, *grad_value;
-  void *grad_sums,
-      *weight_sums;  // message: A [N_dst, H, edge_dim] or null, sums over a row's edges of features by each
-
-  // sddmm: dst, src and out; spmm: weight, src and out; edge_spmm_t: weight, dst and out. What has one head has it for
-  // all, and so has one node of dst.
+  // message: T [num_features, edge_dim], 0 before, and A [N_dst, H, edge_dim], sums over a row's edges of features by
+  // ds and by weights; each may be null
+  void *grad_features, *grad_sums, *weight_sums;
   int64_t dst_heads, src_heads, out_heads;
   bool one_dst;
 };

@@ -46,10 +46,11 @@ class Task {
 
   at::TensorOptions numbers() const { return call_.q.options().dtype(accumulate_type(call_.q.scalar_type())); }
 
-  cpu::Schedule schedule() const {
+  // Of these rows.
+  cpu::Schedule schedule(const at::Tensor& ptr) const {
     constexpr int64_t kLogit = 64;  // and its exponential, as elements moved
     const int64_t width = args.heads * (args.head_dim + args.edge_dim + kLogit);
-    return cpu::make_schedule(call_.graph.ptr, args.num_edges, width);
+    return cpu::make_schedule(ptr, args.num_edges, width);
   }
 
   cpu::Kernels kernels() const { return cpu::instruction_set().kernels(cpu::Logit::message, cpu::type_of(call_.q)); }
@@ -68,64 +69,59 @@ MessageResults message_attention_fwd_cpu(const MessageAttention& call) {
   const MessageResults results{at::empty_like(call.q), at::empty(call.q.sizes().slice(0, 2), task.numbers())};
   task.args.out = cpu::writable(results.out);
   task.args.lse = cpu::writable(results.lse);
-  cpu::run(task.kernels().forward, task.args, task.schedule(), results.lse.element_size());
+  cpu::run(task.kernels().forward, task.args, task.schedule(call.graph.ptr), results.lse.element_size());
   return results;
 }
 
 MessageGradients message_attention_bwd_cpu(const MessageAttention& call, const MessageBackwardInputs& inputs) {
-  const auto& q = call.q;
-  const int64_t rows = q.size(0), heads = q.size(1), width = call.features.size(1);
-  const Task whole(call);
-  const bool is_complete = whole.schedule().complete;
+  Task task(call);
+  const auto &q = call.q, &ptr = call.graph.ptr;
+  const auto& all = task.args;
+  const int64_t rows = all.num_dst, numbers = std::max<int64_t>(all.heads * all.edge_dim, 1);
+  const bool is_complete = task.schedule(ptr).complete;
   const auto of_edges = [&] {  // where some entries belong to no row, their gradients are 0
-    const std::array<int64_t, 2> shape = {call.graph.num_edges(), heads};
-    return is_complete ? at::empty(shape, whole.numbers()) : at::zeros(shape, whole.numbers());
+    const std::array<int64_t, 2> shape = {all.num_edges, all.heads};
+    return is_complete ? at::empty(shape, task.numbers()) : at::zeros(shape, task.numbers());
   };
   const auto none = [&] { return at::empty({0}, q.options()); };
-  MessageGradients gradients{at::empty_like(q), of_edges(), of_edges(), none(), none()};
+  MessageGradients gradients{at::empty_like(q), of_edges(), of_edges(), none(),
+                             inputs.of_features ? at::zeros_like(call.features) : none()};
   // W's gradient is made of two sums of features a row, of so many rows at a time: all would be fresh memory, which
   // takes longer than the sums.
-  const int64_t most = std::max<int64_t>(kSums / (heads * width), 1);
+  const int64_t most = inputs.of_projection ? std::max<int64_t>(kSums / numbers, 1) : rows;
   const auto sums = [&] {
-    return inputs.of_projection ? at::empty({std::min(rows, most), heads, width}, whole.numbers()) : at::Tensor();
+    return inputs.of_projection ? at::empty({std::min(rows, most), all.heads, all.edge_dim}, task.numbers())
+                                : at::Tensor();
   };
-  const auto by_logits = sums(), by_weights = sums(), w = call.projection.to(whole.numbers().dtype());
+  const auto by_logits = sums(), by_weights = sums(), w = call.projection.to(task.numbers().dtype());
   auto of_projection = inputs.of_projection ? at::zeros_like(w) : none();
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first);
-    const auto some = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-    auto part = call;
-    part.graph.ptr = call.graph.ptr.narrow(0, first, count + 1);
-    part.q = some(q);
-    const auto grad_out = some(inputs.grad_out);
-    Task task(part);
-    auto& args = task.args;
-    args.grad_out = cpu::data_of(grad_out);
-    args.out = const_cast<void*>(cpu::data_of(some(inputs.out)));
-    args.lse = const_cast<void*>(cpu::data_of(some(inputs.lse)));
+    const auto read = [&](const at::Tensor& x) { return cpu::data_of(x.narrow(0, first, count)); };
+    auto args = all;
+    args.num_dst = count;
+    args.rowptr = cpu::data_of(ptr.narrow(0, first, count + 1));
+    args.dst = read(q);
+    args.grad_out = read(inputs.grad_out);
+    args.out = const_cast<void*>(read(inputs.out));
+    args.lse = const_cast<void*>(read(inputs.lse));
+    args.grad_dst = cpu::writable(gradients.q.narrow(0, first, count));
     args.weight = cpu::writable(gradients.weights);
     args.grad_score = cpu::writable(gradients.logits);
-    args.grad_dst = cpu::writable(some(gradients.q));
+    args.grad_features = inputs.of_features ? cpu::writable(gradients.features) : nullptr;
     args.grad_sums = cpu::writable(by_logits);
     args.weight_sums = cpu::writable(by_weights);
-    cpu::run(task.kernels().backward_dst, args, task.schedule(), gradients.logits.element_size());
+    cpu::run(task.kernels().backward_dst, args, task.schedule(ptr.narrow(0, first, count + 1)),
+             gradients.logits.element_size());
     if (!inputs.of_projection) continue;
     const auto add = [&](const at::Tensor& x, const at::Tensor& z) {
-      const auto nodes = x.to(w.dtype());
+      const auto nodes = x.narrow(0, first, count).to(w.dtype());
       of_projection += Projection(w, nodes).gradient(nodes, z.narrow(0, 0, count));
     };
-    add(part.q, by_logits);
-    add(grad_out, by_weights);
+    add(q, by_logits);
+    add(inputs.grad_out, by_weights);
   }
   if (inputs.of_projection) gradients.projection = of_projection.to(q.dtype());
-  if (inputs.of_features) {
-    const Compressed edges{call.graph.ptr, call.eid, at::Tensor(), call.features.size(0)};
-    const Projection projection(call.projection, q);
-    const auto part = [&](const at::Tensor& numbers, const at::Tensor& x) {
-      return edge_spmm_t_cpu(edges, numbers, projection.of(x).contiguous());
-    };
-    gradients.features = part(gradients.logits, q).add_(part(gradients.weights, inputs.grad_out));
-  }
   return gradients;
 }
 

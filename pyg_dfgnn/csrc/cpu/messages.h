@@ -59,17 +59,23 @@ struct Messages {
     prefetch_rows<T>(block, block.feature, args.features, args.num_features, args.edge_dim);
   }
 
-  static int64_t sums_size(const Args& args) { return args.heads * args.edge_dim + lanes<A>; }  // and a vector to spare
-  static int64_t room(const Args& args) { return sums_size(args) + args.heads * args.head_dim + lanes<A>; }
+  static int64_t sums_size(const Args& args) { return args.heads * args.edge_dim; }
+  static int64_t room(const Args& args) { return 2 * sums_size(args) + args.heads * args.head_dim + args.edge_dim; }
 
-  // s[e][h] += <W_h^T own_i, f_e>; own: T [num_dst, H, D].
-  static void add_products(const Args& args, const Block& block, auto heads, const void* own, A* s, A* room) {
+  // projected [heads, F] = W_h^T own_i[h]; own: T [num_dst, H, D].
+  static void project(const Args& args, auto heads, const void* own, int64_t i, A* room, A* projected) {
     const int64_t D = args.head_dim, F = args.edge_dim;
-    A products[kNumbersArray<A>], *projected = room, *room_of_row = room + sums_size(args);
+    const T* row = as<T>(own) + (i * args.heads + heads.first) * D;
+    times_matrix(numbers_of(row, heads.count * D, room), as<A>(args.projection) + heads.first * D * F, heads.count, D,
+                 F, false, projected);
+  }
+
+  // s[e][h] += <W_h^T own_i, f_e>
+  static void add_products(const Args& args, const Block& block, auto heads, const void* own, A* s, A* room) {
+    const int64_t F = args.edge_dim;
+    A products[kNumbersArray<A>], *projected = room + args.heads * args.head_dim;
     for_each_full_row(block, [&](int64_t i, int first, int last) {
-      const T* row = as<T>(own) + (i * args.heads + heads.first) * D;
-      times_matrix(numbers_of(row, heads.count * D, room_of_row), as<A>(args.projection) + heads.first * D * F,
-                   heads.count, D, F, false, projected);
+      project(args, heads, own, i, room, projected);
       shared_dots(projected, F, features(args), block.feature + first, last - first, heads.count, F,
                   products + first * heads.count);
     });
@@ -77,10 +83,37 @@ struct Messages {
     for (int k = 0; k < block.n * heads.count; ++k) s[k] += products[k];
   }
 
-  // sums [heads, F] (+)= the sum of number[e][h] f_e over n edges of a block, from one on.
+  // sums [heads, F] (+)= the sum of number[e][h] f_e over n edges.
   static void add_sums(const Args& args, auto heads, const int64_t* feature, int n, const A* number, bool add,
                        A* sums) {
     shared_sums(number, heads.count, features(args), feature, n, args.edge_dim, add, sums);
+  }
+
+  // Of n edges of row i, which have all heads: the gradients of their features, the sum over the heads of ds W_h^T q_i
+  // and weight W_h^T grad_out_i.
+  static void write_gradients(const Args& args, int64_t i, const int64_t* feature, int n, const A* ds, const A* weight,
+                              A* room) {
+    const int64_t F = args.edge_dim;
+    const Heads heads{0, int(args.heads)};
+    A *by_ds = room + args.heads * args.head_dim, *by_weight = by_ds + sums_size(args);
+    A* gradient = by_weight + sums_size(args);
+    project(args, heads, args.dst, i, room, by_ds);
+    project(args, heads, args.grad_out, i, room, by_weight);
+    for (int e = 0; e < n; ++e) {
+      times_matrix(ds + e * args.heads, by_ds, 1, args.heads, F, false, gradient);
+      times_matrix(weight + e * args.heads, by_weight, 1, args.heads, F, true, gradient);
+      write_row(as<T>(args.grad_features) + feature[e] * F, gradient, A(1), F);
+    }
+  }
+
+  // NaN of those of a block that has an edge out of range, of the rest of its edges.
+  static void spoil_gradients(const Args& args, const Block& block) {
+    if (!args.grad_features) return;
+    for (int64_t e = block.begin, end = e + block.n; e < end; ++e) {
+      int64_t feature;
+      if (!read_indices(args.eid, args.wide_index, e, 1, args.num_features, &feature)) continue;
+      fill_row(as<T>(args.grad_features) + feature * args.edge_dim, args.edge_dim, A(kNaN));
+    }
   }
 
   // out [heads, D] += W_h sums[h]

@@ -54,7 +54,7 @@ std::tuple<at::Tensor, at::Tensor> node_scores_bwd_cpu(const at::Tensor& grad, c
       kernel(args, r * kRun, std::min(nodes, (r + 1) * kRun), all + r * vectors * att.numel() * att.element_size());
     }
   });
-  return {grad_x, sums.sum(0)};
+  return {grad_x, cpu::sum_of_parts(sums)};
 }
 
 }  // namespace dfgnn

@@ -37,9 +37,6 @@ template <class T>
 void node_scores(const NodeArgs& nodes, int64_t begin, int64_t end) {
   using A = typename Accumulator<T>::type;
   const int64_t H = nodes.heads;
-  Args args{};
-  args.heads = H;
-  args.head_dim = nodes.head_dim;
   const Rows<T> rows{as<T>(nodes.x), H * nodes.head_dim};
   if constexpr (may_be_narrow<T, OneHead>) {
     if (H == 1 && is_narrow(nodes.head_dim)) {
@@ -56,10 +53,10 @@ void node_scores(const NodeArgs& nodes, int64_t begin, int64_t end) {
     const auto of_heads = [&](auto heads) {
       A* scores = as<A>(nodes.scores[0]) + first * H;
       if (nodes.att[1]) {
-        row_products<2, A, T, A>(args, heads, {as<A>(nodes.att[0]), as<A>(nodes.att[1])}, rows, index, n,
+        row_products<2, A, T, A>(nodes.head_dim, heads, {as<A>(nodes.att[0]), as<A>(nodes.att[1])}, rows, index, n,
                                  {scores, as<A>(nodes.scores[1]) + first * H});
       } else {
-        row_products<1, A, T, A>(args, heads, {as<A>(nodes.att[0])}, rows, index, n, {scores});
+        row_products<1, A, T, A>(nodes.head_dim, heads, {as<A>(nodes.att[0])}, rows, index, n, {scores});
       }
     };
     H == 1 ? of_heads(OneHead()) : of_heads(Heads{0, int(H)});

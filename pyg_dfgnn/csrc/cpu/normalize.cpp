@@ -50,4 +50,6 @@ std::tuple<at::Tensor, at::Tensor> normalize_backward_cpu(const at::Tensor& x, c
   return {grad, projection};
 }
 
+at::Tensor sum_of_scalars_cpu(const at::Tensor& x) { return cpu::sum_of_parts(x); }
+
 }  // namespace dfgnn

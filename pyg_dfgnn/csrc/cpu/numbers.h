@@ -39,6 +39,12 @@ DFGNN_INLINE void add_numbers(const Args& args, const Block& block, auto heads, 
   for_each_number(args, block, heads, [&](int k, int64_t at) { s[k] += as<A>(terms)[at]; });
 }
 
+// s[e][h] = all[e][h] of A [E, H].
+template <class A>
+DFGNN_INLINE void read_numbers(const Args& args, const Block& block, auto heads, const void* all, A* s) {
+  for_each_number(args, block, heads, [&](int k, int64_t at) { s[k] = as<A>(all)[at]; });
+}
+
 template <class A>
 DFGNN_INLINE void write_numbers(const Args& args, const Block& block, auto heads, const A* s, void* all) {
   for_each_number(args, block, heads, [&](int k, int64_t at) { as<A>(all)[at] = s[k]; });

@@ -110,7 +110,7 @@ struct Spmm {
     if (args.perm) {
       gather_numbers(args, block, heads, position, args.weight, weight);
     } else {
-      for_each_number(args, block, heads, [&](int k, int64_t at) { weight[k] = as<A>(args.weight)[at]; });
+      read_numbers(args, block, heads, args.weight, weight);
     }
   }
 
@@ -185,16 +185,21 @@ struct Spmm {
 
   static void rows(const Args& args, int64_t begin, int64_t end, void* memory) {
     int64_t position[kBlock];
+    const auto one = [&](int64_t i, int64_t first, int64_t last) {
+      piece(args, i, first, last, memory);
+      merge(args, i, memory, 1);
+    };
+    if (sums_heads(args) && args.heads > kHeads) {  // a row's sum is of more heads than a block has
+      for (int64_t i = begin; i < end; ++i) {
+        const Range range = row_range(args.rowptr, args, i);
+        if (range.end - range.begin <= kPieceEdges) one(i, range.begin, range.end);
+      }
+      return;
+    }
     for_each_block(
         args, by_rows(args), block_edges(args), begin, end,
-        [&](const Block& block) {
-          return !(sums_heads(args) && args.heads > kHeads) && read_positions(args, block, position);
-        },
-        [&](const Block& block) { short_rows(args, block, position, as<A>(memory)); },
-        [&](int64_t i, int64_t first, int64_t last) {
-          piece(args, i, first, last, memory);
-          merge(args, i, memory, 1);
-        });
+        [&](const Block& block) { return read_positions(args, block, position); },
+        [&](const Block& block) { short_rows(args, block, position, as<A>(memory)); }, one);
   }
 };
 

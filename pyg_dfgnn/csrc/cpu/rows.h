@@ -236,18 +236,23 @@ inline const A* numbers_of(const T* row, int64_t size, A* room) {
     constexpr int L = lanes<A>;
     int64_t d = 0;
     for (; d + L <= size; d += L) store(room + d, load(row + d));
-    if (const int rest = int(size - d)) store(room + d, load(row + d, rest));
+    if (const int rest = int(size - d)) store(room + d, load(row + d, rest), rest);
     return room;
   }
 }
 
+template <class T, class A>
+inline void fill_row(T* row, int64_t head_dim, A x) {
+  constexpr int L = lanes<A>;
+  const Vector<A> all = broadcast(x);
+  int64_t d = 0;
+  for (; d + L <= head_dim; d += L) store(row + d, all);
+  if (const int rest = int(head_dim - d)) store(row + d, all, rest);
+}
+
 template <class T>
 inline void clear_row(T* row, int64_t head_dim) {
-  using A = typename Accumulator<T>::type;
-  constexpr int L = lanes<A>;
-  int64_t d = 0;
-  for (; d + L <= head_dim; d += L) store(row + d, Vector<A>{});
-  if (const int rest = int(head_dim - d)) store(row + d, Vector<A>{}, rest);
+  fill_row(row, head_dim, typename Accumulator<T>::type(0));
 }
 
 // The first `size` numbers of the first of `count` states, which lie `stride` apart, become the states' sums, in their

@@ -1,5 +1,6 @@
 #include "run.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -36,6 +37,28 @@ InstructionSet choose_instruction_set() {
 const InstructionSet& instruction_set() {
   static const InstructionSet chosen = choose_instruction_set();
   return chosen;
+}
+
+at::Tensor sum_of_parts(const at::Tensor& given) {
+  const auto sizes = given.sizes().slice(1);
+  int64_t count = given.size(0);
+  if (count == 0) return at::zeros(sizes, given.options());
+  const auto parts = given.contiguous();
+  const int64_t size = parts.numel() / count;
+  const auto halves = at::empty({(count + 1) / 2 * size}, given.options());
+  AT_DISPATCH_FLOATING_TYPES(given.scalar_type(), "sum_of_parts", [&] {
+    const auto* from = parts.const_data_ptr<scalar_t>();
+    auto* sums = halves.mutable_data_ptr<scalar_t>();
+    do {
+      const int64_t half = (count + 1) / 2, paired = (count - half) * size;
+      at::parallel_for(0, half * size, 1 << 15, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) sums[i] = i < paired ? from[i] + from[half * size + i] : from[i];
+      });
+      from = sums;
+      count = half;
+    } while (count > 1);
+  });
+  return halves.narrow(0, 0, size).view(sizes).clone();
 }
 
 void set_dropout(Args& args, double dropout_p, const at::Tensor& seed) {

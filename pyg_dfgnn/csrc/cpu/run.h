@@ -24,6 +24,10 @@ const InstructionSet& instruction_set();
 
 void run(const Pass& pass, const Args& args, const Schedule& schedule, int64_t element_size);
 
+// parts.sum(0) of float32 or float64, pairwise, in an order that does not depend on the number of threads, as torch's
+// does.
+at::Tensor sum_of_parts(const at::Tensor& parts);
+
 // seed: int64 [1].
 void set_dropout(Args& args, double dropout_p, const at::Tensor& seed);
 

@@ -14,11 +14,11 @@ constexpr int64_t kMaxChunks = 4096;
 template <class Index>
 Schedule divide(const Index* pointers, int64_t rows, int64_t num_edges, int64_t width) {
   const auto clamped = [&](Index p) { return std::clamp<int64_t>(p, 0, num_edges); };
-  const int64_t total = (clamped(pointers[rows]) + rows) * width;
+  int64_t cost = 0, begin = clamped(pointers[0]);
+  const int64_t total = (std::max<int64_t>(clamped(pointers[rows]) - begin, 0) + rows) * width;
   const int64_t chunk_cost = std::max(kChunkElements, total / kMaxChunks);
   Schedule schedule;
   schedule.chunks.push_back(0);
-  int64_t cost = 0, begin = clamped(pointers[0]);
   schedule.complete = pointers[0] == 0;
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t end = clamped(pointers[i + 1]), degree = std::max<int64_t>(end - begin, 0);

@@ -36,21 +36,14 @@ class V2Entries {
     return entry;
   }
 
-  // Asks for the rows of entry c, of its node and of its features. (A function of its own GCC would take for one
-  // without effects.)
+  // Asks for the rows of entry c, of its node and of its features.
   template <class T>
   DFGNN_INLINE void prefetch(int64_t c) const {
-    const auto ask = [&](const void* rows, int64_t row, int64_t count, int64_t size) __attribute__((always_inline)) {
-      constexpr int kLine = 64;
-      const int64_t bytes = size * int64_t(sizeof(T));
-      if (!is_in(row, count)) return;
-      const char* from = static_cast<const char*>(rows) + row * bytes;
-      for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(from + b);
-    };
-    ask(args_.other, at(args_.node, c), args_.num_nodes, args_.heads * args_.channels);
-    if (args_.edge_dim == 0) return;
-    const int64_t edge = args_.position ? at(args_.position, c) : c;
-    if (is_in(edge, args_.num_edges)) ask(args_.features, at(args_.eid, edge), args_.num_features, args_.edge_dim);
+    const int64_t size = sizeof(T), node = at(args_.node, c), edge = args_.position ? at(args_.position, c) : c;
+    if (is_in(node, args_.num_nodes)) prefetch_row(args_.other, node, args_.heads * args_.channels * size);
+    if (args_.edge_dim == 0 || !is_in(edge, args_.num_edges)) return;
+    const int64_t features = at(args_.eid, edge);
+    if (is_in(features, args_.num_features)) prefetch_row(args_.features, features, args_.edge_dim * size);
   }
 
  private:

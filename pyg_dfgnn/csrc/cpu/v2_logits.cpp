@@ -111,7 +111,7 @@ V2GradientTensors v2_gradients_cpu(const at::Tensor& grad, const V2Operands& o, 
   args.sums = cpu::writable(sums);
   if (of_features && args.edge_dim > 0) args.grad_features = cpu::writable(features);
   const auto d_dst = gradients_of_rows(by_destination, weights), d_src = gradients_of_rows(by_source, weights);
-  const auto total = sums.sum(0);
+  const auto total = cpu::sum_of_parts(sums);
   const auto d_att = total[0].view(o.att.sizes()).clone();
   const auto d_weight = total.narrow(0, 1, args.edge_dim).t().clone(at::MemoryFormat::Contiguous);
   const auto type = o.x_src.scalar_type();
