@@ -77,9 +77,9 @@ def message_attention(
     """Attention over messages of edges with features ``f_e``: with
     ``s = scale · q_i·(k_j + W f_e)`` and, in the place of ``v_j``, ``v_j + W f_e``.
 
-    That of the graph transformer (Shi et al., Masked Label Prediction, 2021). On CUDA it is fused
-    for the sizes that docs/operators.md lists (a head of 8 to 128 features, a power of two, and
-    some features an edge); else it is :func:`message_sddmm`, :func:`edge_softmax` and
+    That of the graph transformer (Shi et al., Masked Label Prediction, 2021). It is fused for the
+    sizes that docs/operators.md lists (on CUDA a head of 8 to 128 features, a power of two, and
+    some features an edge; on the CPU any with a W of up to 32,768 numbers); else it is :func:`message_sddmm`, :func:`edge_softmax` and
     :func:`message_spmm`.
 
     Args:

@@ -432,6 +432,13 @@ def test_bad_input(op, name, mistake, device):
         getattr(torch.ops.dfgnn, op)(**given)
 
 
+def test_no_heads_beside_one(device):
+    graph = graphs.mixed(device)
+    a, b = ends(graph, (1, 1), 8)
+    with pytest.raises(RuntimeError, match=r"\bb: expected one head or as many as a \(1\), got "):
+        torch.ops.dfgnn.sddmm(graph.rowptr, graph.col, a=a, b=b[:, :0])
+
+
 def test_transpose_needs_the_csc(device):
     graph = graphs.mixed(device)
     weight, x = weights(graph, (2, 2), 8, transpose=True)
