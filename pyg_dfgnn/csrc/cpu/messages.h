@@ -60,7 +60,10 @@ struct Messages {
   }
 
   static int64_t sums_size(const Args& args) { return args.heads * args.edge_dim; }
-  static int64_t room(const Args& args) { return 2 * sums_size(args) + args.heads * args.head_dim + args.edge_dim; }
+  // With a vector to spare, which the last row's writing reads.
+  static int64_t room(const Args& args) {
+    return 2 * sums_size(args) + args.heads * args.head_dim + args.edge_dim + lanes<A>;
+  }
 
   // projected [heads, F] = W_h^T own_i[h]; own: T [num_dst, H, D].
   static void project(const Args& args, auto heads, const void* own, int64_t i, A* room, A* projected) {
