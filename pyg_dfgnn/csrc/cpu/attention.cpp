@@ -17,18 +17,10 @@ int64_t width_of(const Attention& a) {
 }
 
 Args make_args(const Attention& a) {
-  Args args{};
-  args.rowptr = data_of(a.rowptr);
-  args.col = data_of(a.col);
+  Args args = args_of({a.rowptr, a.col, at::Tensor(), a.num_src()}, a.heads(), a.head_dim());
   args.colptr = data_of(a.colptr);
   args.row = data_of(a.row);
   args.perm = data_of(a.perm);
-  args.wide_index = a.rowptr.scalar_type() == at::kLong;
-  args.num_dst = a.num_dst();
-  args.num_src = a.num_src();
-  args.num_edges = a.num_edges();
-  args.heads = a.heads();
-  args.head_dim = a.head_dim();
   args.dst = data_of(a.dst);
   args.src = data_of(a.src);
   args.value = data_of(a.value);
@@ -61,10 +53,7 @@ ForwardResult forward_cpu(const Attention& a) {
 Gradients backward_cpu(const Attention& a, const Saved& saved) {
   const auto per_edge = a.value.options().dtype(accumulate_type(a.value.scalar_type()));
   const auto rows = cpu::make_schedule(a.rowptr, a.num_edges(), cpu::width_of(a));
-  const auto edge_tensor = [&] {  // where some entries belong to no row, their gradients are 0
-    return rows.complete ? at::empty({a.num_edges(), a.heads()}, per_edge)
-                         : at::zeros({a.num_edges(), a.heads()}, per_edge);
-  };
+  const auto edge_tensor = [&] { return cpu::numbers_of_edges(rows, a.num_edges(), a.heads(), per_edge); };
   const bool additive = a.score == Score::additive;
   const auto weight = edge_tensor(), grad_score = edge_tensor();
 

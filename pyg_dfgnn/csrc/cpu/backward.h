@@ -185,7 +185,7 @@ struct BackwardDst {
   }
 
   // All that messages' row i has, or, of a block, some heads of it.
-  static void write_messages(const Args& args, auto heads, int64_t i, const State& state) {
+  static void finish_messages(const Args& args, auto heads, int64_t i, const State& state) {
     const int64_t D = args.head_dim, F = args.edge_dim, first = i * args.heads + heads.first;
     Messages<T>::add_projected(args, heads, state.by_ds + heads.first * F, state.grad_dst + heads.first * D);
     write_row(as<T>(args.grad_dst) + first * D, state.grad_dst + heads.first * D, A(1), heads.count * D);
@@ -201,7 +201,7 @@ struct BackwardDst {
     const int64_t size = state_size(args);
     add_states(state.grad_dst, kMessage ? state.room - state.grad_dst : size, size, count);
     if constexpr (kMessage) {
-      for_each_heads(args, [&](auto heads) { write_messages(args, heads, row, state); });
+      for_each_heads(args, [&](auto heads) { finish_messages(args, heads, row, state); });
     } else {
       Gradient::finish(args, row, state.grad_dst, args.grad_dst);
     }
@@ -224,7 +224,7 @@ struct BackwardDst {
       add_terms<T>(args, heads, {nullptr, args.src}, i, block.source + first, last - first, ds + first * heads.count,
                    false, grad_dst);
       add_features(args, block, heads, i, first, last, ds, weight, false, state);
-      write_messages(args, heads, i, state);
+      finish_messages(args, heads, i, state);
     });
   }
 

@@ -47,6 +47,9 @@ struct Args {
   // message: T [num_features, edge_dim], 0 before, and A [N_dst, H, edge_dim], sums over a row's edges of features by
   // ds and by weights; each may be null
   void *grad_features, *grad_sums, *weight_sums;
+
+  // sddmm: dst, src and out; spmm: weight, src and out; edge_spmm_t: weight, dst and out. What has one head has it for
+  // all, and so has one node of dst.
   int64_t dst_heads, src_heads, out_heads;
   bool one_dst;
 };
@@ -70,8 +73,8 @@ struct Pass {
 struct Kernels {
   Pass forward;       // out, lse
   Pass backward_dst;  // over rows: weight, grad_score, grad_bias, grad_dst
-  Pass backward_src;  // over columns: grad_src, grad_value; not of messages, whose columns are products
-                      // (csrc/messages.cpp)
+  Pass backward_src;  // over columns: grad_src, grad_value; not of messages, whose columns are spmm
+                      // (csrc/message_attention.cpp)
 };
 
 struct ProductKernels {

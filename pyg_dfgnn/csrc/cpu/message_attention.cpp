@@ -2,7 +2,6 @@
 #include "../message_attention.h"
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "../attention.h"
@@ -23,16 +22,9 @@ class Task {
     const auto by_head = w.to(numbers().dtype()).view({q.size(1), q.size(2), features.size(1)});
     projection_ = by_head.contiguous();
     transposed_ = by_head.mT().contiguous();
-    args.rowptr = cpu::data_of(graph.ptr);
-    args.col = cpu::data_of(graph.node);
+    args = cpu::args_of(graph, q.size(1), q.size(2));
     args.eid = cpu::data_of(eid);
-    args.wide_index = graph.ptr.scalar_type() == at::kLong;
-    args.num_dst = graph.num_rows();
-    args.num_src = graph.num_nodes;
-    args.num_edges = graph.num_edges();
     args.num_features = features.size(0);
-    args.heads = q.size(1);
-    args.head_dim = q.size(2);
     args.edge_dim = features.size(1);
     args.dst = cpu::data_of(q);
     args.src = cpu::data_of(k);
@@ -78,11 +70,8 @@ MessageGradients message_attention_bwd_cpu(const MessageAttention& call, const M
   const auto &q = call.q, &ptr = call.graph.ptr;
   const auto& all = task.args;
   const int64_t rows = all.num_dst, numbers = std::max<int64_t>(all.heads * all.edge_dim, 1);
-  const bool is_complete = task.schedule(ptr).complete;
-  const auto of_edges = [&] {  // where some entries belong to no row, their gradients are 0
-    const std::array<int64_t, 2> shape = {all.num_edges, all.heads};
-    return is_complete ? at::empty(shape, task.numbers()) : at::zeros(shape, task.numbers());
-  };
+  const auto whole = task.schedule(ptr);
+  const auto of_edges = [&] { return cpu::numbers_of_edges(whole, all.num_edges, all.heads, task.numbers()); };
   const auto none = [&] { return at::empty({0}, q.options()); };
   MessageGradients gradients{at::empty_like(q), of_edges(), of_edges(), none(),
                              inputs.of_features ? at::zeros_like(call.features) : none()};
@@ -111,7 +100,7 @@ MessageGradients message_attention_bwd_cpu(const MessageAttention& call, const M
     args.grad_features = inputs.of_features ? cpu::writable(gradients.features) : nullptr;
     args.grad_sums = cpu::writable(by_logits);
     args.weight_sums = cpu::writable(by_weights);
-    cpu::run(task.kernels().backward_dst, args, task.schedule(ptr.narrow(0, first, count + 1)),
+    cpu::run(task.kernels().backward_dst, args, count == rows ? whole : task.schedule(ptr.narrow(0, first, count + 1)),
              gradients.logits.element_size());
     if (!inputs.of_projection) continue;
     const auto add = [&](const at::Tensor& x, const at::Tensor& z) {

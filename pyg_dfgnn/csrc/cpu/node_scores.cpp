@@ -1,8 +1,6 @@
 // GAT's scores of nodes, and their gradients, on CPU tensors.
 #include "../node_scores.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
 #include "run.h"
@@ -39,21 +37,15 @@ std::tuple<at::Tensor, at::Tensor> node_scores_cpu(const at::Tensor& x, const at
 std::tuple<at::Tensor, at::Tensor> node_scores_bwd_cpu(const at::Tensor& grad, const at::Tensor& grad_other,
                                                        const at::Tensor& x, const at::Tensor& att,
                                                        const at::Tensor& other) {
-  constexpr int64_t kRun = 256;  // nodes with sums of their own, so that these do not depend on the number of threads
-  const int64_t nodes = x.size(0), runs = (nodes + kRun - 1) / kRun, vectors = other.defined() ? 2 : 1;
   const auto grad_x = at::empty_like(x);
-  const auto sums = at::empty({runs, vectors, x.size(1), x.size(2)}, att.options());
   auto args = make_args(x, att, other);
   args.grad[0] = cpu::data_of(grad);
   args.grad[1] = cpu::data_of(grad_other);
   args.grad_x = cpu::writable(grad_x);
   const auto kernel = cpu::instruction_set().node_kernels(cpu::type_of(x)).gradients;
-  auto* all = static_cast<char*>(cpu::writable(sums));
-  at::parallel_for(0, runs, 1, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      kernel(args, r * kRun, std::min(nodes, (r + 1) * kRun), all + r * vectors * att.numel() * att.element_size());
-    }
-  });
+  const auto sums =
+      cpu::parts_of_nodes(x.size(0), {other.defined() ? 2 : 1, x.size(1), x.size(2)}, att.options(),
+                          [&](int64_t first, int64_t last, void* part) { kernel(args, first, last, part); });
   return {grad_x, cpu::sum_of_parts(sums)};
 }
 

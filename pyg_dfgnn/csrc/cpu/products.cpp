@@ -1,7 +1,6 @@
 #include "../products.h"
 
 #include <algorithm>
-#include <array>
 
 #include "../attention.h"
 #include "run.h"
@@ -14,29 +13,14 @@ int64_t width_of(int64_t heads, int64_t head_dim) {
   return heads * (head_dim + kIndex);
 }
 
-cpu::Args make_args(const Compressed& graph, int64_t heads, int64_t head_dim) {
-  cpu::Args args{};
-  args.rowptr = cpu::data_of(graph.ptr);
-  args.col = cpu::data_of(graph.node);
-  args.perm = cpu::data_of(graph.position);
-  args.wide_index = graph.ptr.scalar_type() == at::kLong;
-  args.num_dst = graph.num_rows();
-  args.num_src = graph.num_nodes;
-  args.num_edges = graph.num_edges();
-  args.heads = heads;
-  args.head_dim = head_dim;
-  return args;
-}
-
 }  // namespace
 
 at::Tensor sddmm_cpu(const Compressed& graph, const at::Tensor& a, const at::Tensor& b) {
   const int64_t heads = std::max(a.size(1), b.size(1)), head_dim = a.size(2);
   const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), width_of(heads, head_dim));
   const auto options = a.options().dtype(accumulate_type(a.scalar_type()));
-  const std::array<int64_t, 2> shape = {graph.num_edges(), heads};
-  const auto out = schedule.complete ? at::empty(shape, options) : at::zeros(shape, options);
-  auto args = make_args(graph, heads, head_dim);
+  const auto out = cpu::numbers_of_edges(schedule, graph.num_edges(), heads, options);
+  auto args = cpu::args_of(graph, heads, head_dim);
   args.dst = cpu::data_of(a);
   args.dst_heads = a.size(1);
   args.one_dst = a.size(0) == 1;
@@ -57,7 +41,7 @@ at::Tensor spmm_cpu(const Compressed& graph, const at::Tensor& weight, const at:
   const int64_t heads = weight.size(1), head_dim = x.size(2);
   const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), width_of(heads, head_dim));
   const auto out = at::empty({graph.num_rows(), sum_heads ? 1 : heads, head_dim}, x.options());
-  auto args = make_args(graph, heads, head_dim);
+  auto args = cpu::args_of(graph, heads, head_dim);
   args.weight = const_cast<void*>(cpu::data_of(weight));
   args.src = cpu::data_of(x);
   args.src_heads = x.size(1);
@@ -71,7 +55,7 @@ at::Tensor edge_spmm_t_cpu(const Compressed& graph, const at::Tensor& weight, co
   const int64_t heads = weight.size(1), head_dim = a.size(2);
   const auto schedule = cpu::make_schedule(graph.ptr, graph.num_edges(), width_of(heads, head_dim));
   const auto out = at::zeros({graph.num_nodes, head_dim}, a.options());
-  auto args = make_args(graph, heads, head_dim);
+  auto args = cpu::args_of(graph, heads, head_dim);
   args.weight = const_cast<void*>(cpu::data_of(weight));
   args.dst = cpu::data_of(a);
   args.one_dst = a.size(0) == 1;

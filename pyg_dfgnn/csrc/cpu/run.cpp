@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -37,6 +38,25 @@ InstructionSet choose_instruction_set() {
 const InstructionSet& instruction_set() {
   static const InstructionSet chosen = choose_instruction_set();
   return chosen;
+}
+
+Args args_of(const Compressed& graph, int64_t heads, int64_t head_dim) {
+  Args args{};
+  args.rowptr = data_of(graph.ptr);
+  args.col = data_of(graph.node);
+  args.perm = data_of(graph.position);
+  args.wide_index = graph.ptr.scalar_type() == at::kLong;
+  args.num_dst = graph.num_rows();
+  args.num_src = graph.num_nodes;
+  args.num_edges = graph.num_edges();
+  args.heads = heads;
+  args.head_dim = head_dim;
+  return args;
+}
+
+at::Tensor numbers_of_edges(const Schedule& schedule, int64_t num_edges, int64_t heads, at::TensorOptions options) {
+  const std::array<int64_t, 2> shape = {num_edges, heads};
+  return schedule.complete ? at::empty(shape, options) : at::zeros(shape, options);
 }
 
 at::Tensor sum_of_parts(const at::Tensor& given) {
