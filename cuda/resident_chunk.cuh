@@ -17,25 +17,34 @@ struct Shape {
   static constexpr int kNumbers = kSteps * kVec;
 };
 
+// Of a head; the last may have less than kRowBytes of a node.
+template <class T>
+__device__ __forceinline__ int chunks_of(const Typed<T>& a) {
+  return (a.head_dim * static_cast<int>(sizeof(T)) + kRowBytes - 1) / kRowBytes;
+}
+
 // What a chunk has of the tile's nodes, in a feature array or in shared memory.
 struct Rows {
   char* first;
   unsigned stride;  // bytes
+  int bytes;        // of a node that are the chunk's, behind which another head's may lie
 
   // Of one head.
   template <class T>
   __device__ __forceinline__ Rows(const Typed<T>& a, const void* data, const Tile& tile, int h, int chunk)
       : first(const_cast<char*>(reinterpret_cast<const char*>(a.features(data, tile.first, h))) + chunk * kRowBytes),
-        stride(static_cast<unsigned>(a.heads * a.head_dim) * sizeof(T)) {}
+        stride(static_cast<unsigned>(a.heads * a.head_dim) * sizeof(T)),
+        bytes(a.head_dim * static_cast<int>(sizeof(T)) - chunk * kRowBytes) {}
 
   __device__ __forceinline__ explicit Rows(unsigned char* chunk)
-      : first(reinterpret_cast<char*>(chunk)), stride(kRowBytes) {}
+      : first(reinterpret_cast<char*>(chunk)), stride(kRowBytes), bytes(kRowBytes) {}
 
   __device__ __forceinline__ char* of(int node) const { return first + static_cast<unsigned>(node) * stride; }
+  __device__ __forceinline__ bool has(int offset) const { return offset < bytes; }
 };
 
-// Chunks of matrices, one at a time in shared memory: kRowBytes of each node, and behind them as many zeros, which
-// entries that are no edges read.
+// Chunks of matrices, one at a time in shared memory: kRowBytes of each node, zeros where its head has fewer, and behind
+// them as many zeros, which entries that are no edges read.
 template <class S>
 class Chunk {
  public:
@@ -52,7 +61,7 @@ class Chunk {
     const int piece = threadIdx.x % S::kPieces;
 #pragma unroll 4
     for (int node = threadIdx.x / S::kPieces; node < nodes; node += S::kThreads / S::kPieces) {
-      copy_async(to + node * kRowBytes + piece * 16, rows.of(node) + piece * 16, true);
+      copy_async(to + node * kRowBytes + piece * 16, rows.of(node) + piece * 16, rows.has(piece * 16));
     }
   }
 
@@ -102,23 +111,29 @@ struct Packed {
 
   // kAnywhere: from global or shared memory.
   template <bool kAnywhere = false>
-  __device__ __forceinline__ void load(const char* row, const Pieces<S>& pieces) {
-#pragma unroll
-    for (int s = 0; s < S::kSteps; ++s) {
-      const auto* piece = reinterpret_cast<const uint4*>(row + pieces[s]);
-      steps[s] = kAnywhere ? *piece : __ldg(piece);
-    }
+  __device__ __forceinline__ void load(const Rows& rows, int node, const Pieces<S>& pieces) {
+    const auto load_piece = [](const uint4* piece) { return kAnywhere ? *piece : __ldg(piece); };
+    load_with(rows, node, pieces, load_piece);
   }
   // What the block has stored, before a barrier.
-  __device__ __forceinline__ void load_stored(const char* row, const Pieces<S>& pieces) {
-#pragma unroll
-    for (int s = 0; s < S::kSteps; ++s) steps[s] = __ldcg(reinterpret_cast<const uint4*>(row + pieces[s]));
+  __device__ __forceinline__ void load_stored(const Rows& rows, int node, const Pieces<S>& pieces) {
+    load_with(rows, node, pieces, [](const uint4* piece) { return __ldcg(piece); });
   }
   __device__ __forceinline__ void load_shared(const unsigned char* row, const Pieces<S>& pieces) {
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) steps[s] = *reinterpret_cast<const uint4*>(row + pieces[s]);
   }
   __device__ __forceinline__ float number(int step, int v) const { return number_of<typename S::T>(steps + step, v); }
+
+ private:
+  template <class Load>
+  __device__ __forceinline__ void load_with(const Rows& rows, int node, const Pieces<S>& pieces, const Load& load) {
+    const char* row = rows.of(node);
+#pragma unroll
+    for (int s = 0; s < S::kSteps; ++s) {
+      steps[s] = rows.has(pieces[s]) ? load(reinterpret_cast<const uint4*>(row + pieces[s])) : uint4{};
+    }
+  }
 };
 
 __device__ __forceinline__ uint4 pack_piece(const float* x, float) {

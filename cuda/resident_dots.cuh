@@ -103,7 +103,7 @@ class OwnRows {
 
  private:
   __device__ __forceinline__ void load(int t) {
-    if (t < edges_.count()) next_.template load<kAnywhere>(rows_.of(edges_.row(t).node), pieces_);
+    if (t < edges_.count()) next_.template load<kAnywhere>(rows_, edges_.row(t).node, pieces_);
   }
 
   const Slices<S>& edges_;

@@ -60,7 +60,7 @@ __device__ __forceinline__ bool forward_tile(const Typed<typename S::T>& a, cons
   float* norms = reinterpret_cast<float*>(memory + norms_begin);
   const NodeTerms<score, typename S::T> terms{a, tile, h, norms};
   const auto rows_of = [&](const void* data, int chunk_number) { return Rows(a, data, tile, h, chunk_number); };
-  const int chunks = a.head_dim * static_cast<int>(sizeof(typename S::T)) / kRowBytes;
+  const int chunks = chunks_of(a);
   constexpr bool kNeedsDots = score != Score::additive;
   Slices<S> sides[] = {Slices<S>(tile, memory + rows_begin)};
   const Index* ptrs[] = {&a.rowptr};

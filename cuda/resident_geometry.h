@@ -19,9 +19,9 @@ constexpr int kMultiprocessorBytes = 228 << 10;               // of shared memor
 constexpr int kMostNodes = kMultiprocessorBytes / kRowBytes;  // of a tile: larger ones are not looked into
 constexpr int kStaticBytes = 256;  // of a block, at the most; beside them the system takes 1 KiB
 
-// Whether heads of that size have kernels: whole chunks of features, and all of a node's offsets in a tile fit 32 bits.
+// Whether heads of that size have kernels: whole pieces of 16 bytes, and all of a node's offsets in a tile fit 32 bits.
 constexpr bool takes_heads(int64_t number_bytes, int64_t heads, int64_t head_dim) {
-  return number_bytes <= 4 && head_dim <= kMostFeatures && head_dim * number_bytes % kRowBytes == 0 &&
+  return number_bytes <= 4 && head_dim <= kMostFeatures && head_dim * number_bytes % 16 == 0 &&
          heads * head_dim * number_bytes <= 1 << 20;
 }
 

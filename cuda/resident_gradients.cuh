@@ -33,7 +33,7 @@ class TileGradients {
   // False where edges leave the tile, or it does not fit.
   __device__ __forceinline__ bool run() {
     if (!layout_.fit_nodes()) return false;
-    const int chunks = a_.head_dim * static_cast<int>(sizeof(T)) / kRowBytes;
+    const int chunks = chunks_of(a_);
     const int first = kAdditive ? chunks : 0;
     const Index* ptrs[] = {&a_.rowptr, &a_.colptr};
     const bool fits = sort_rows(sides_, ptrs, a_.num_edges, [&] {

@@ -84,7 +84,7 @@ __device__ __forceinline__ bool one_x_tile(const Typed<typename S::T>& a, const 
   const Chunk<S> chunk{memory, tile.nodes};
   if (!layout.fit_nodes()) return false;
   const auto rows_of = [&](const void* data, int chunk_number) { return Rows(a, data, tile, h, chunk_number); };
-  const int chunks = a.head_dim * static_cast<int>(sizeof(typename S::T)) / kRowBytes;
+  const int chunks = chunks_of(a);
   // Norms, as NodeTerms have them; and row sums and column sums of D XX^T, then, with the factor, of X.
   float *norms = layout.number(0), *projections = layout.number(1);
   const NodeTerms<Score::cosine, typename S::T> terms{a, tile, h, norms};

@@ -19,10 +19,9 @@ __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S
 #pragma unroll 1
   for (int t = threadIdx.x / kWarp; t < edges.count(); t += S::kWarps) {
     const SliceRow row = edges.row(t);
-    char* target = to.of(row.node);
     float sum[S::kNumbers] = {};
     Packed<S> before;
-    if constexpr (kAdds) before.load_stored(target, pieces);
+    if constexpr (kAdds) before.load_stored(to, row.node, pieces);
     edges.for_steps(t, [&]<int kBatches>(int place, const uint2(&offsets)[kBatches]) {
       float2 factors[kBatches];
 #pragma unroll
@@ -48,8 +47,10 @@ __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S
       }
     }
     if (!row.live) continue;
+    char* target = to.of(row.node);
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
+      if (!to.has(pieces[s])) continue;
       store_vector(reinterpret_cast<typename S::T*>(target + pieces[s]),
                    pack_piece(sum + s * S::kVec, typename S::T{}));
     }

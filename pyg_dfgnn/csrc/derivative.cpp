@@ -45,8 +45,9 @@ DerivativeResult forward(T rowptr, T col, T a_dst, T a_src, T v, double negative
   const auto call = call_of(rowptr, col, colptr, row, perm, a_dst, a_src, v, negative_slope, a_edge, bias, dropout_p,
                             seed, max_degree);
   const auto given = make_attention(call);
-  const auto [out, lse, derivative] = forward_with_derivative_cuda(operands_of(call, given));
-  return {with_head_dim(out, given.head_dim()), lse, with_head_dim(derivative, given.head_dim())};
+  auto [out, lse, derivative] = forward_with_derivative_cuda(operands_of(call, given));
+  resize_heads({&out, &derivative}, given.head_dim());
+  return {out, lse, derivative};
 }
 
 ThreeGradients backward(T grad_out, T out, T lse, T derivative, T rowptr, T col, T colptr, T row, T perm, T a_dst,
@@ -58,12 +59,10 @@ ThreeGradients backward(T grad_out, T out, T lse, T derivative, T rowptr, T col,
   check_features(derivative, "derivative", v, "the value");
   check_shape(derivative, "derivative", out.sizes(), "[N_dst, heads, head size]");
   auto attention = operands_of(call, given);
-  const auto head_dim = attention.head_dim();
-  saved.grad_out = with_head_dim(saved.grad_out, head_dim);
-  saved.out = with_head_dim(saved.out, head_dim);
-  auto gradients =
-      backward_from_derivative_cuda(std::move(attention), saved, with_head_dim(derivative.contiguous(), head_dim));
-  gradients.value = with_head_dim(gradients.value, given.head_dim());
+  auto whole_derivative = derivative.contiguous();
+  resize_heads({&saved.grad_out, &saved.out, &whole_derivative}, attention.head_dim());
+  auto gradients = backward_from_derivative_cuda(std::move(attention), saved, whole_derivative);
+  resize_heads({&gradients.value}, given.head_dim());
   call.a_edge.reset();  // which have no gradient
   call.bias.reset();
   const auto all = finish_gradients(call, given, gradients);

@@ -91,7 +91,7 @@ constexpr int64_t kManyRows = 1 << 15;
 constexpr int64_t kRunRows = 1 << 13, kRunEdges = 1 << 15;  // so many of the first, or fewer of the second
 constexpr int64_t kManyRunEdges = 1 << 18;
 constexpr int64_t kNarrowHead = 128, kMediumHead = 256, kWideHead = 512;  // bytes
-constexpr int64_t kManyFeatures = 128;
+constexpr int64_t kSomeFeatures = 64, kManyFeatures = 128;
 constexpr int64_t kWorthItsLaunches = 1 << 17;      // edges times heads, forward
 constexpr int64_t kManyEdges = 3 << 17;             // the same, backward
 constexpr int64_t kStoredBytes = int64_t{1} << 30;  // may_store()
@@ -127,18 +127,18 @@ bool has_narrow_heads(const Attention& attention) {
 
 // What pmf's two gathers are worth.
 bool has_wide_heads(const Attention& attention) {
-  return head_bytes(attention) >= kWideHead ||
-         (attention.value.element_size() == 2 && attention.head_dim() == kManyFeatures);
+  return head_bytes(attention) >= kWideHead || attention.head_dim() > kSomeFeatures;
 }
 
 // The heads that times were taken of: one of 33 to 128 features, one of more, and 1, 4 and 8 of 8, 16 and 32, in
-// float32 and in half precision.
+// float32 and in half precision, where several of less than 64 cost as much as these.
 enum HeadKind { float32, half, small_float32, small_half, large_float32, large_half };
 constexpr int64_t kSmallHead = 32, kTinyHead = 8;
 HeadKind kind_of_heads(const Attention& attention) {
   const bool is_half = attention.value.element_size() == 2;
   if (attention.head_dim() > kManyFeatures) return is_half ? large_half : large_float32;
-  if (attention.head_dim() <= kSmallHead) return is_half ? small_half : small_float32;
+  const bool is_small_half = is_half && attention.heads() > 1 && head_bytes(attention) < kNarrowHead;
+  if (attention.head_dim() <= kSmallHead || is_small_half) return is_half ? small_half : small_float32;
   return is_half ? half : float32;
 }
 
@@ -210,8 +210,7 @@ bool tile_is_cheaper(const Attention& attention, int64_t blocks, Pass pass) {
 // these that are for a head of more than 32 features, where tile pays, and _resident_takes has kManyTiles). A block
 // works on a tile from the beginning to the end, however many multiprocessors are idle: so there have to be some tiles,
 // times heads; and forward, unless scores are cosines, of which smmf makes more, so many edges a node for it to be
-// better than smmf. There, smmf takes several narrow heads at once (4 of 32 on COCO-SP: 376 µs instead of 411 with dot
-// scores, 288 instead of 356 with additive ones).
+// better than smmf.
 struct ResidentEdges {
   double block, node;
 };
@@ -239,11 +238,29 @@ bool are_edges_enough(const Attention& attention) {
   return attention.num_edges() >= least * attention.num_dst();
 }
 
+// From so many bytes of a head on smmf is slower. Heads of whole sectors of memory are resident's, but forward for many
+// narrow ones with additive scores, which smmf takes side by side. Of others, whose chunks' ends share a sector with the
+// next one's, fewer bytes are, or several narrow ones are not (COCO-SP and CIFAR10, H200; docs/kernels/sparse-batches.md).
+constexpr int64_t kLeastOfResident = 80, kSector = 32, kSomeHeads = 4, kManyHeads = 8;
+constexpr int64_t kMostOfSums = 192, kMostForward = 256, kMostBackward = 384;  // in float32
+
+bool are_heads_resident(const Attention& attention, Pass pass) {
+  const int64_t bytes = head_bytes(attention);
+  const bool is_backward = pass == Pass::backward, is_half = attention.value.element_size() == 2;
+  const bool are_sums = attention.score == Score::additive && !is_backward;
+  const bool is_narrow = has_narrow_heads(attention), are_some = attention.heads() >= kSomeHeads;
+  if (bytes < kLeastOfResident) return false;
+  if (are_sums && is_narrow && attention.heads() >= kManyHeads) return goes_through_tensor_cores(attention);
+  if (bytes % kSector == 0 || (is_backward && attention.score != Score::dot)) return true;
+  if (are_sums) return !are_some && (is_half || bytes <= kMostOfSums);
+  if (is_narrow && are_some) return is_half && !is_backward;
+  return is_half || bytes <= (is_backward ? kMostBackward : kMostForward);
+}
+
 // tile_pays: whether tile can run, and is cheaper than smmf and pmf.
 bool resident_is_cheaper(const Call& call, const Attention& attention, int64_t blocks, Pass pass, bool tile_pays) {
   const bool is_backward = pass == Pass::backward;
-  if (!resident_can_run(call, attention, pass)) return false;
-  if (!is_backward && has_narrow_heads(attention) && !goes_through_tensor_cores(attention)) return false;
+  if (!resident_can_run(call, attention, pass) || !are_heads_resident(attention, pass)) return false;
   const bool are_dots_backward = is_backward && attention.score == Score::dot;
   if (!are_tiles_enough(attention, are_dots_backward ? kTilesOfDotsBackward : kTiles)) return false;
   if (!tile_pays) return is_backward || are_edges_enough(attention);
@@ -280,13 +297,13 @@ bool pmf_is_cheaper_forward(const Attention& attention) {
   const int64_t rows = attention.num_dst(), edges = attention.num_edges();
   if (attention.score != Score::dot || edges * attention.heads() < kWorthItsLaunches) return false;
   if (gathers_one_matrix(attention)) return true;
-  if (edges < kLongRow * rows) return false;
+  if (edges < (has_equal_rows(attention) ? kLongRow : kRatherLongRow) * rows) return false;
   const int64_t matrix = bytes_of_sources(attention);
   if (has_wide_heads(attention)) {
     const bool may_be_uneven = attention.max_degree < 0 || cuda::rows_are_uneven(rows, edges, attention.max_degree);
     return may_be_uneven || edges >= kVeryLongRow * rows || matrix > kCompete;
   }
-  const bool is_medium = attention.value.element_size() == 4 && head_bytes(attention) == kMediumHead;
+  const bool is_medium = attention.value.element_size() == 4 && head_bytes(attention) > kNarrowHead;
   return is_medium && matrix > kCompete && matrix <= kFitsAlone;
 }
 
@@ -294,9 +311,10 @@ bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
   const int64_t rows = attention.num_dst(), edges = attention.num_edges(), bytes = head_bytes(attention);
   const bool is_dot = attention.score == Score::dot, is_additive = attention.score == Score::additive;
   const bool is_cosine = attention.score == Score::cosine;
-  const bool is_half = attention.value.element_size() == 2, has_128 = attention.head_dim() == kManyFeatures;
+  const bool is_half = attention.value.element_size() == 2, has_some = attention.head_dim() > kSomeFeatures;
   const bool has_more = attention.head_dim() > kManyFeatures, are_equal = has_equal_rows(attention);
   const bool are_many = edges * attention.heads() >= kManyEdges, are_long = edges >= kLongRow * rows;
+  const bool are_rather_long = are_long || (edges >= kRatherLongRow * rows && !are_equal);
   const bool are_long_unequal = edges >= kLongUnequalRow * rows && !are_equal;
   if (attention.score == Score::additive_v2) {
     const bool is_measured = attention.value.element_size() <= 4 && bytes > kNarrowHead && bytes % 16 == 0 &&
@@ -304,14 +322,14 @@ bool pmf_is_cheaper_backward(const Attention& attention, bool is_near_cache) {
     return is_measured && are_many && (are_long || (has_more && are_long_unequal));
   }
   if (are_many && gathers_one_matrix(attention)) return true;
-  if (is_additive || (is_half && has_128 && is_cosine)) {
-    const bool are_rather_long = edges >= kRatherLongRow * rows && !are_equal;
-    if (are_long || are_rather_long || (are_long_unequal && edges >= kManyRunEdges)) return true;
+  if (is_additive || (is_half && has_some && !has_more && is_cosine)) {
+    if (are_rather_long || (are_long_unequal && edges >= kManyRunEdges)) return true;
   }
   if (has_more && are_many && (is_additive || (is_dot && (is_half || is_near_cache)))) return true;
   if (is_half) {
     if (is_cosine && has_more && are_many && cuda::rows_are_long(rows, edges)) return true;
-    if (is_dot) return are_long && (has_more || (has_128 && (are_many || edges >= kLongRowOfHalfDots * rows)));
+    if (is_dot && has_more) return are_long;
+    if (is_dot) return has_some && (are_many ? are_rather_long : edges >= kLongRowOfHalfDots * rows);
     return goes_through_tensor_cores(attention) && are_long && are_many;  // one head of 64, cosine scores
   }
   if (is_dot && bytes <= kNarrowHead && bytes_of_sources(attention) <= kCompete) return false;

@@ -123,6 +123,7 @@ def test_super_nodes_of_narrow_heads(log):
 
 # So many sources that their rows of 512 bytes take more than half of the L2 cache; of 256 bytes.
 BEYOND_CACHE, BEYOND_CACHE_256 = (1 << 15) + 1, (1 << 16) + 1
+HALF_72 = {"dtype": "bfloat16", "head_dim": 72, "num_rows": 1 << 14}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,15 @@ BEYOND_CACHE, BEYOND_CACHE_256 = (1 << 15) + 1, (1 << 16) + 1
         ({"num_rows": 1 << 13, "num_edges": 80 << 13, "dtype": "bfloat16"}, "pmf"),
         ({"num_rows": 1 << 13, "num_edges": (80 << 13) - 1, "dtype": "bfloat16"}, "smmf"),
         ({"num_rows": 1 << 16}, "smmf"),  # 8 edges a row
+        ({"num_rows": 43690, "num_src": BEYOND_CACHE}, "pmf"),  # 12 edges a row
+        ({"num_rows": 43691, "num_src": BEYOND_CACHE}, "smmf"),
+        ({"num_rows": 43690, "num_src": BEYOND_CACHE, "max_degree": 15}, "smmf"),  # equal
+        ({"num_rows": 1 << 14, "head_dim": 72, "num_src": BEYOND_CACHE_256}, "pmf"),
+        ({"num_rows": 1 << 14, "head_dim": 72}, "smmf"),
+        ({"num_rows": 1 << 14, "head_dim": 48, "num_src": 2 * BEYOND_CACHE_256}, "pmf"),
+        ({"num_rows": 1 << 14, "head_dim": 48, "num_src": 8 * BEYOND_CACHE_256}, "smmf"),
+        (HALF_72 | {"num_src": 2 * BEYOND_CACHE_256}, "pmf"),
+        (HALF_72 | {"num_src": 2 * BEYOND_CACHE_256, "head_dim": 64}, "smmf"),
     ],
 )
 def test_long_rows(log, other, expected):
@@ -231,6 +241,11 @@ UNEQUAL = RUNS | dict.fromkeys(["num_rows", "num_src"], 3 << 13) | {"num_edges":
         (HALF | {"num_edges": (16 << 10) - 1, "head_dim": 256}, "smmf"),
         (HALF | {"num_edges": 3 << 17, "num_rows": 3 << 13}, "pmf"),  # 16 edges a row, but many
         (HALF | {"num_edges": (3 << 17) - 1, "num_rows": 3 << 13}, "smmf"),
+        (HALF | {"num_edges": 3 << 17, "num_rows": 1 << 15}, "pmf"),  # 12, of unequal lengths
+        (HALF | {"num_edges": 3 << 17, "num_rows": (1 << 15) + 1}, "smmf"),
+        (HALF | {"num_edges": 3 << 17, "num_rows": 1 << 15, "max_degree": 15}, "smmf"),
+        (HALF | {"head_dim": 72}, "pmf"),
+        (HALF | {"head_dim": 72, "num_edges": 12 << 10, "score": "cosine"}, "pmf"),
         (HALF | {"head_dim": 64}, "smmf"),
         (HALF | {"head_dim": 64, "num_edges": 1 << 19}, "smmf"),
         (HALF | {"head_dim": 64, "num_edges": 1 << 19, "score": "cosine"}, "pmf"),
@@ -374,7 +389,21 @@ COSINE = {"heads": 400, "score": "cosine", "head_dim": 64}
     [
         ("float32", {}, "smmf"),  # not tiles and heads enough
         ("float32", {"heads": 400, "head_dim": 64}, "resident"),
-        ("float32", {"heads": 400}, "smmf"),  # several heads a warp
+        ("float32", {"heads": 400}, "resident"),
+        ("float32", {"heads": 400, "head_dim": 24}, "resident"),
+        ("float32", {"heads": 400, "head_dim": 16}, "smmf"),  # 64 bytes
+        ("float32", {"heads": 400, "head_dim": 28}, "smmf"),  # several heads a warp
+        ("float32", {"heads": 400, "head_dim": 28, "backward": True}, "smmf"),
+        ("float16", {"heads": 400, "head_dim": 56}, "resident"),
+        ("float16", {"heads": 400, "head_dim": 56, "backward": True}, "smmf"),
+        ("float16", {"heads": 400, "head_dim": 32, "backward": True}, "smmf"),  # 64 bytes
+        ("float16", {"heads": 400, "head_dim": 56, "score": "additive"}, "smmf"),
+        ("float16", {"heads": 400, "head_dim": 64, "score": "additive"}, "resident"),
+        (
+            "float32",
+            {"heads": 400, "head_dim": 28, "score": "cosine", "backward": True},
+            "resident",
+        ),
         ("float32", {"heads": 400, "backward": True}, "resident"),
         ("float32", {"heads": 400, "score": "additive"}, "smmf"),  # several heads a warp
         ("float32", {"heads": 400, "score": "additive", "head_dim": 64}, "resident"),
@@ -398,7 +427,8 @@ COSINE = {"heads": 400, "score": "cosine", "head_dim": 64}
         ("float32", {"heads": 110, "score": "additive", "backward": True}, "resident"),
         ("float16", {"heads": 400, "backward": True, "head_dim": 64}, "resident"),
         ("float64", {"heads": 400, "head_dim": 64}, "smmf"),
-        ("float32", {"heads": 400, "head_dim": 40}, "smmf"),  # no whole chunks of features
+        ("float32", {"heads": 400, "head_dim": 40}, "resident"),
+        ("float32", {"heads": 400, "head_dim": 42}, "smmf"),  # no whole vectors
         ("float32", {"heads": 400, "tile_blocks": 0}, "tile"),  # of no cost
         ("float32", {"heads": 400, "head_dim": 64, "tile_nodes": -1}, "smmf"),
         ("float32", {"heads": 400, "head_dim": 64, "tile_batches": 1 << 40}, "smmf"),  # no room
@@ -410,6 +440,34 @@ def test_list_of_tiles(log, dtype, other, expected):
     arguments = {"score": "dot", **LIST, **sizes} | other
     found = log(3, dtype, method="auto", **arguments)
     assert found.startswith(f"dfgnn: method={expected}: ")
+
+
+ONE_HEAD = {"num_rows": 400, "num_src": 400, "num_edges": 2800, "tile_blocks": 1 << 20}
+ONE_HEAD |= {"tiles": [0, *[400] * 7] * 2, "tile_nodes": 1, "tile_batches": 1}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "score", "backward", "most"),
+    [
+        ("float32", "dot", False, 256),
+        ("float32", "cosine", False, 256),
+        ("float32", "additive", False, 192),
+        ("float32", "dot", True, 384),
+        ("float32", "cosine", True, 1024),
+        ("float32", "additive", True, 1024),
+        ("bfloat16", "dot", False, 512),
+        ("bfloat16", "additive", False, 512),
+        ("bfloat16", "dot", True, 512),
+    ],
+)
+def test_heads_of_parts_of_sectors(log, dtype, score, backward, most):
+    """Heads of a multiple of 16 bytes, but not of 32, are resident's up to some size."""
+    sizes = range(80, most, 32)
+    beyond = [most + 16] if most < 512 else []
+    for size, expected in [(64, False), *((n, True) for n in sizes), *((n, False) for n in beyond)]:
+        head_dim = size // (4 if dtype == "float32" else 2)
+        found = log(3, dtype, score, "auto", head_dim=head_dim, backward=backward, **ONE_HEAD)
+        assert found.startswith("dfgnn: method=resident: ") == expected
 
 
 ONE_TILE = {"num_rows": 100, "num_src": 100, "heads": 400, "tiles": [0, 100, 100] * 2}

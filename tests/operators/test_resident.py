@@ -13,7 +13,20 @@ PATH = "attention_resident"
 SCORES = ("dot", "cosine", "additive")
 # Graphs of one node, of no edges, around the sizes of warps and blocks, and larger than most.
 SIZES = [1, 5, 0, 64, 63, 1, 1, 150, 8, 300, 7, 477, 31, 2]
-SHAPES = [(1, 32), (1, 128), (2, 64), (3, 96), (1, 256), (2, 62)]
+# Some are of whole chunks, whole sectors or whole vectors, in some types; the others are padded.
+SHAPES = [
+    (1, 32),
+    (1, 128),
+    (2, 64),
+    (3, 96),
+    (1, 256),
+    (2, 62),
+    (1, 20),
+    (3, 28),
+    (2, 40),
+    (1, 100),
+    (1, 148),
+]
 
 
 def make_operands(*arguments, **options) -> dict[str, torch.Tensor]:
@@ -35,11 +48,12 @@ def kernels(score: str, graph: Csr, operands: dict[str, torch.Tensor]) -> str:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 128), (3, 24), (1, 100)])
 @pytest.mark.parametrize("score", SCORES)
-def test_kernels(score, dtype, cuda):
+def test_kernels(score, heads, head_dim, dtype, cuda):
     """Those that the other tests are of run."""
     graph = sparse(cuda)
-    names = kernels(score, graph, make_operands(score, graph, 1, 128, dtype))
+    names = kernels(score, graph, make_operands(score, graph, heads, head_dim, dtype))
     assert "resident_fwd_kernel" in names
     assert "resident_bwd_kernel" in names
 
@@ -238,6 +252,25 @@ def test_bits_beside_bad_numbers(score, dtype, bad, device):
     found = results(PATH, score, graph, operands, **given)
     assert_same_bits([x[:kept] for x in found], [x[:kept] for x in expected])
     assert not torch.equal(found[0][kept:], expected[0][kept:])
+
+
+@pytest.mark.parametrize("bad", [1e4, torch.inf, torch.nan])
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"), [(torch.float32, 36), (torch.bfloat16, 40)], ids=str
+)
+@pytest.mark.parametrize("score", SCORES)
+def test_bits_beside_bad_heads(score, dtype, head_dim, bad, device):
+    """Heads that share their last chunk's bytes with the next one have nothing of it."""
+    graph = sparse(device)
+    operands = make_operands(score, graph, 3, head_dim, dtype)
+    given = {**graph.csc(), **route(graph)}
+    expected = results(PATH, score, graph, operands, **given)
+    for operand in operands.values():
+        if operand.dim() == 3:
+            operand[:, 1] = bad
+    found = results(PATH, score, graph, operands, **given)
+    assert_same_bits(*([x[:, ::2] for x in all_ if x.dim() > 1] for all_ in (found, expected)))
+    assert not torch.equal(found[0][:, 1], expected[0][:, 1])
 
 
 @pytest.mark.parametrize("heads", [1, 4])
