@@ -33,7 +33,7 @@ BUILT := pyg_dfgnn/lib/built-for-$(subst /,-,$(VENV))
 WHEELS := $(wildcard ../shared/wheels)
 
 SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard cmake/* cuda/* pyg_dfgnn/csrc/*.* pyg_dfgnn/csrc/*/*)
-CXX_FILES := $(filter %.h %.cuh %.cpp %.cu,$(SOURCES)) $(wildcard pyg_dfgnn/bench/*.cu)
+CXX_FILES := $(filter %.h %.cuh %.cpp %.cu %.inc,$(SOURCES)) $(wildcard pyg_dfgnn/bench/*.cu examples/libtorch/*.cpp)
 
 JOBS := $(or $(MAX_JOBS),$(shell nproc))
 export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)

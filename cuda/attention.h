@@ -130,10 +130,9 @@ cudaError_t additive_bwd(const Attention& attention, const Gradients& gradients,
 cudaError_t tile_fwd(const Attention& attention, const Outputs& outputs, cudaStream_t stream);
 cudaError_t tile_bwd(const Attention& attention, const Gradients& gradients, cudaStream_t stream);
 
-// Whether a block of the current device has the shared memory: float32 heads of more than 64 features need 108 KiB in
-// the backward pass, and there are 99 on compute capability 8.6, 8.9 and 12.0; of more than 128, with dot scores, 158
-// forward and 224 backward, and there are 163 on 8.0 and 227 on 9.0 and 10.0. Of `attention` they ask for type, score
-// and head_dim.
+// Whether a block of the current device has the shared memory (docs/portability.md): float32 heads of more than 64
+// features with dot and cosine scores need 107 KiB in the backward pass, and there are 99 on compute capability 8.6,
+// 8.9 and 12.0. Of `attention` they ask for type, score and head_dim.
 bool tile_fwd_fits(const Attention& attention);
 bool tile_bwd_fits(const Attention& attention);
 

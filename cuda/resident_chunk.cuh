@@ -43,8 +43,8 @@ struct Rows {
   __device__ __forceinline__ bool has(int offset) const { return offset < bytes; }
 };
 
-// Chunks of matrices, one at a time in shared memory: kRowBytes of each node, zeros where its head has fewer, and behind
-// them as many zeros, which entries that are no edges read.
+// Chunks of matrices, one at a time in shared memory: kRowBytes of each node, zeros where its head has fewer, and
+// behind them as many zeros, which entries that are no edges read.
 template <class S>
 class Chunk {
  public:

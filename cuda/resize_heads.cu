@@ -1,7 +1,7 @@
 // Heads of another size, 16 bytes of the result at a time, wherever heads begin in them.
-#include "resize_heads.h"
-
 #include <algorithm>
+
+#include "resize_heads.h"
 
 namespace dfgnn::cuda {
 namespace {

@@ -398,8 +398,8 @@ def _may_choose_tile(g: Graph) -> bool:
     """By bounds of what method.cpp has: tiles cost 7 edges a block or more, or 18 and save up to 5
     a node. Where "resident" takes both passes, it leaves to "tile" what has 2 edges a block and
     5.2 a node or more, and of heads of up to 32 features 54 a block, among it narrow heads. (What
-    it does not take, other heads and cosines of two features, is left to "tile" as well; each call
-    of these makes the masks that are not here.)"""
+    it does not take, other heads and cosine scores of two tensors, is left to "tile" as well; each
+    call of these makes the masks that are not here.)"""
     edges, nodes, blocks = g.col.size(0), g.num_dst, g.tile_blocks
     if _resident_takes(g):
         return min(10 * blocks + 26 * nodes, 270 * blocks) <= 5 * edges

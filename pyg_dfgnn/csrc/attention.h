@@ -65,9 +65,9 @@ struct Saved {
 
 // Gradients of the logit's operands as the kernels make them, each with the dtype and shape of its operand;
 // operands.cpp turns cosine's into those of x and beta, and additive_v2's, which lack the factor att, into those of x
-// and att. With ds' = ds * leaky_relu', a number for additive and [D] for additive_v2:
-// Of cosine's one x, dst and src, with sum_x, the kernels of tile and resident make all of it: value is then that of x,
-// by_beta the terms of beta's sum over nodes, A [N_dst, H], and dst and src are undefined.
+// and att. Of cosine's one x, dst and src, with sum_x, the kernels of tile and resident make all of it: value is then
+// that of x, by_beta the terms of beta's sum over nodes, A [N_dst, H], and dst and src are undefined. Else, with
+// ds' = ds * leaky_relu', a number for additive and [D] for additive_v2:
 struct Gradients {
   at::Tensor dst;     // dot: scale * sum_j ds src_j;  cosine: sum_j ds src_scale_j src_j;  additive, _v2: sum_j ds'
   at::Tensor src;     // dot: scale * sum_i ds dst_i;  cosine: sum_i ds dst_scale_i dst_i;  additive, _v2: sum_i ds'

@@ -2,9 +2,8 @@
 //   linears(x, weights, biases)   x W^T + b of several linear layers of one x, whose gradients of x are summed up by
 //                                 the products that make them
 //   add_features(x, y, dtype)     x + y in that type, y a bias or as x is, without a copy of either
-//   feature_sums(x)               [F], sums of x [N, F] over nodes in the accumulation type, as gradients of biases
-//   are;
-//                                 of several x at once, .list, [xs, F]
+//   feature_sums(x)               [F], sums of x [N, F] over nodes in the accumulation type, as gradients of
+//                                 biases are; of several x at once, .list, [xs, F]
 // Gradients of x and sums over nodes by torch's operators are up to half of the time of a layer on a GPU.
 #include "linears.h"
 

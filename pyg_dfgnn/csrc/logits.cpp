@@ -301,6 +301,21 @@ at::Tensor autograd(T rowptr, T col, T x_dst, T x_src, T att, O features, O weig
   return LogitsFunction::apply(x_dst, x_src, att, features, weight, o, has_backward);
 }
 
+// As of attention with additive_v2's score.
+at::Tensor autocast(T rowptr, T col, T x_dst, T x_src, T att, O features, O weight, O eid, double negative_slope,
+                    O colptr, O row, O perm) {
+  const NoAutocast guard;
+  const auto cast = [](O t) { return t ? OptTensor(autocast_features(*t)) : std::nullopt; };
+  return dispatch({{rowptr, col, colptr, row, perm},
+                   autocast_features(x_dst),
+                   autocast_features(x_src),
+                   to_full_precision(att),
+                   cast(features),
+                   cast(weight),
+                   eid,
+                   negative_slope});
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(dfgnn, m) {
@@ -341,5 +356,9 @@ TORCH_LIBRARY_IMPL(dfgnn, Autograd, m) {
   m.impl("additive_v2_logits_fwd", torch::autograd::autogradNotImplementedFallback());
   m.impl("additive_v2_logits_bwd", torch::autograd::autogradNotImplementedFallback());
 }
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCPU, m) { m.impl("additive_v2_logits", autocast); }
+
+TORCH_LIBRARY_IMPL(dfgnn, AutocastCUDA, m) { m.impl("additive_v2_logits", autocast); }
 
 }  // namespace dfgnn

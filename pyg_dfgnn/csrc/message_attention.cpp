@@ -1,6 +1,6 @@
 // Attention over messages x_j + W f_e, from the source j and the features f of an edge e into i, fused:
-//   s[e, h] = scale <q[i, h], k[j, h] + W_h f_e>,   y[i, h] = sum over the edges of i of alpha[e, h] (v[j, h] + W_h
-//   f_e)
+//   s[e, h] = scale <q[i, h], k[j, h] + W_h f_e>
+//   y[i, h] = sum over the edges of i of alpha[e, h] (v[j, h] + W_h f_e)
 // with alpha = dropout(softmax of s over the edges of i), and W, "projection", [H D, F]. Backward a kernel by
 // destination makes dq, df, and alpha and the gradient ds of each edge's product, of which the rest is made:
 //   dk = spmm^T(ds, q),   dv = spmm^T(alpha, dy),   dW = sum over nodes of q (sum of ds f)^T + dy (sum of alpha f)^T

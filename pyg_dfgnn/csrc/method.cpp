@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -99,16 +101,25 @@ constexpr int64_t kMemoryToStored = 32;
 constexpr int64_t kStoredBytesNearCache = 1 << 26;
 constexpr int64_t kCompete = 1 << 24, kFitsAlone = 1 << 26;  // bytes of K, and of V, in the L2 cache
 
+#ifdef DFGNN_WITH_CUDA
+// Bytes of a device, which takes long to ask for.
+int64_t total_memory(c10::DeviceIndex device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, int64_t> known;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) return found->second;
+  cudaDeviceProp properties;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return known[device] = static_cast<int64_t>(properties.totalGlobalMem);
+}
+#endif
+
 // Whether logits, or pairs of numbers (pmf_bwd, which has half as many more but of additive scores), of so many bytes
 // may be stored: of a GPU a share of its memory.
 bool may_store(int64_t bytes, [[maybe_unused]] const at::Device& device) {
   if (bytes <= kStoredBytes) return true;
 #ifdef DFGNN_WITH_CUDA
-  if (device.is_cuda()) {
-    cudaDeviceProp properties;
-    C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index()));
-    return bytes <= static_cast<int64_t>(properties.totalGlobalMem) / kMemoryToStored;
-  }
+  if (device.is_cuda()) return bytes <= total_memory(device.index()) / kMemoryToStored;
 #endif
   return false;
 }
@@ -239,10 +250,11 @@ bool are_edges_enough(const Attention& attention) {
 }
 
 // From so many bytes of a head on smmf is slower. Heads of whole sectors of memory are resident's, but forward for many
-// narrow ones with additive scores, which smmf takes side by side. Of others, whose chunks' ends share a sector with the
-// next one's, fewer bytes are, or several narrow ones are not (COCO-SP and CIFAR10, H200; docs/kernels/sparse-batches.md).
+// narrow ones with additive scores, which smmf takes side by side. Of others, whose chunks begin and end within
+// sectors, several narrow ones are not, nor are in float32 those of more bytes than these, up to as many features as
+// smmf's warps have registers for (COCO-SP and CIFAR10, H200; docs/kernels/sparse-batches.md).
 constexpr int64_t kLeastOfResident = 80, kSector = 32, kSomeHeads = 4, kManyHeads = 8;
-constexpr int64_t kMostOfSums = 192, kMostForward = 256, kMostBackward = 384;  // in float32
+constexpr int64_t kMostOfSums = 192, kMostForward = 256, kMostBackward = 384;
 
 bool are_heads_resident(const Attention& attention, Pass pass) {
   const int64_t bytes = head_bytes(attention);
@@ -252,6 +264,7 @@ bool are_heads_resident(const Attention& attention, Pass pass) {
   if (bytes < kLeastOfResident) return false;
   if (are_sums && is_narrow && attention.heads() >= kManyHeads) return goes_through_tensor_cores(attention);
   if (bytes % kSector == 0 || (is_backward && attention.score != Score::dot)) return true;
+  if (attention.head_dim() > 2 * kManyFeatures) return true;
   if (are_sums) return !are_some && (is_half || bytes <= kMostOfSums);
   if (is_narrow && are_some) return is_half && !is_backward;
   return is_half || bytes <= (is_backward ? kMostBackward : kMostForward);

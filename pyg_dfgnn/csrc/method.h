@@ -1,4 +1,4 @@
-// Which method an `attention` call runs: the super-node check.
+// Which method an `attention` call runs.
 #pragma once
 
 #include "call.h"

@@ -79,8 +79,8 @@ def message_attention(
 
     That of the graph transformer (Shi et al., Masked Label Prediction, 2021). It is fused for the
     sizes that docs/operators.md lists (on CUDA a head of 8 to 128 features, a power of two, and
-    some features an edge; on the CPU any with a W of up to 32,768 numbers); else it is
-    :func:`message_sddmm`, :func:`edge_softmax` and :func:`message_spmm`.
+    some features an edge; on the CPU up to 64 heads with a W of up to 32,768 numbers, 8192 a
+    head); else it is :func:`message_sddmm`, :func:`edge_softmax` and :func:`message_spmm`.
 
     Args:
         q: ``[num_dst, heads, head_dim]``.

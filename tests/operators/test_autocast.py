@@ -73,6 +73,25 @@ def operator_and_operands(name: str, graph: Csr):
     return call, operands
 
 
+@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_logits(dtype, with_features, device):
+    """Nodes' and edges' features and W are cast, whatever their precision; vectors att are not."""
+    graph = graphs.mixed(device)
+    call, operands = operator_and_operands("additive_v2_logits", graph)
+    rest = {}
+    if with_features:
+        operands["features"] = numbers(graph.col, graph.capacity, 4)
+        operands["weight"] = numbers(graph.col, 16, 4)
+        rest = {"eid": torch.arange(graph.capacity).to(graph.col)}
+    halves = {name: t if name == "att" else t.detach().to(dtype) for name, t in operands.items()}
+    expected = call(**halves, **rest)
+    operands["x_src"] = operands["x_src"].detach().to(dtype)
+    with torch.autocast(device, dtype):
+        found = call(**operands, **rest)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("forward", [torch.bfloat16, None], ids=str)
 @pytest.mark.parametrize(

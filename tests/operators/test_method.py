@@ -461,11 +461,13 @@ ONE_HEAD |= {"tiles": [0, *[400] * 7] * 2, "tile_nodes": 1, "tile_batches": 1}
     ],
 )
 def test_heads_of_parts_of_sectors(log, dtype, score, backward, most):
-    """Heads of a multiple of 16 bytes, but not of 32, are resident's up to some size."""
-    sizes = range(80, most, 32)
-    beyond = [most + 16] if most < 512 else []
-    for size, expected in [(64, False), *((n, True) for n in sizes), *((n, False) for n in beyond)]:
-        head_dim = size // (4 if dtype == "float32" else 2)
+    """Heads of a multiple of 16 bytes, not of 32, are resident's up to some size, and large ones."""
+    number_bytes = 4 if dtype == "float32" else 2
+    large = 256 * number_bytes + 16
+    within = [(size, True) for size in [*range(80, most, 32), large]]
+    beyond = [(size, False) for size in [64, *range(most + 16, large, 32)]]
+    for size, expected in within + beyond:
+        head_dim = size // number_bytes
         found = log(3, dtype, score, "auto", head_dim=head_dim, backward=backward, **ONE_HEAD)
         assert found.startswith("dfgnn: method=resident: ") == expected
 

@@ -25,8 +25,8 @@ SHAPES = [
     (3, 28),
     (2, 40),
     (1, 100),
-    (1, 148),
 ]
+SHAPES += [(1, 148), (1, 300), (2, 512), (1, 1024)]
 
 
 def make_operands(*arguments, **options) -> dict[str, torch.Tensor]:
@@ -136,11 +136,12 @@ def test_densities(score, dtype, index, density, device):
         {"tile_nodes": 1, "tile_batches": 1 << 40},
     ],
 )
+@pytest.mark.parametrize("head_dim", [128, 1000])
 @pytest.mark.parametrize("score", SCORES)
-def test_any_size(score, hint, device):
+def test_any_size(score, head_dim, hint, device):
     """They say what is fast; wrong ones change no result."""
     graph = sparse(device, 0.1)
-    operands = make_operands(score, graph, 1, 128, edge_terms=True)
+    operands = make_operands(score, graph, 1, head_dim, edge_terms=True)
     check_forward(PATH, score, graph, operands, hints=route(graph, **hint))
     check_backward(PATH, score, graph, operands, csc=True, hints=route(graph, **hint))
 

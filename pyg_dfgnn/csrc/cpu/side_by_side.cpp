@@ -86,7 +86,8 @@ class Collate {
     for (int64_t j = begin; j < end; ++j) {
       for (int64_t p = by_src_[j]; p < by_src_[j + 1]; ++p) {
         const int64_t local = local_perm_[p];
-        TORCH_CHECK(local >= 0 && local < count, "local_perm: expected places in [0, ", count, "), got ", local);
+        TORCH_CHECK(local >= 0 && local < count, "local_perm: expected places in [0, ", count, "), got ", local,
+                    " (do all graphs of the batch have one index_dtype?)");
         const int64_t expected = next[dst[local] - begin]++ - first;
         TORCH_CHECK(local == expected, "local_perm: expected edges of a destination in the order of their sources, ",
                     "place ", expected, " in its graph, got ", local);

@@ -20,8 +20,9 @@ constexpr int64_t kWorthItsCopies = int64_t{1} << 17;
 int64_t in_whole_vectors(const at::Tensor& features);
 int64_t in_whole_vectors(int64_t number_bytes, int64_t head_dim);
 
-// Makes features [nodes, heads, size] have heads of another size, with zeros or without the last ones as it takes, by one
-// kernel; of up to three, all of one size. Anything of other dimensions stays as it is, and what is the same the same.
+// Makes features [nodes, heads, size] have heads of another size, with zeros or without the last ones as it takes, by
+// one kernel; of up to three, all of one size. Anything of other dimensions stays as it is, and what is the same the
+// same.
 void resize_heads(std::initializer_list<at::Tensor*> features, int64_t head_dim);
 at::Tensor with_head_dim(at::Tensor features, int64_t head_dim);
 
