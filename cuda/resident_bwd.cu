@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         if constexpr (score == Score::cosine) return one_x_tile<S>(a, g, tile, h, memory, bytes);
         if constexpr (score != Score::cosine) return TileGradients<score, S>(a, g, tile, h, memory, bytes).run();
       },
-      [&](int n) {
+      [&a, &g, h](int n) {
         edge_by_edge::backward_row<score, kMostFeatures, false>(a, g, n, h);
         edge_by_edge::backward_column<score, kMostFeatures, false>(a, g, n, h);
       });

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int h = blockIdx.y;
   for_tiles<S>(
       a, [&](const Tile& tile) { return forward_tile<score, S>(a, outputs, tile, h, memory, bytes); },
-      [&](int i) { edge_by_edge::forward_row<score, kMostFeatures>(a, outputs, i, h); });
+      [&a, &outputs, h](int i) { edge_by_edge::forward_row<score, kMostFeatures>(a, outputs, i, h); });
 }
 
 }  // namespace

@@ -10,34 +10,42 @@ namespace dfgnn::cuda::resident {
 
 enum class Pass { forward, backward };
 
-// Calls visit(tile) for the block's tiles; then, for those that it returned false of, by_edges(node) for each node, a
-// warp a node. After all others, so that nothing has to be kept over the calls in there.
-template <class S, class Visit, class ByEdges>
-__device__ __forceinline__ void for_tiles(const Typed<typename S::T>& a, const Visit& visit, const ByEdges& by_edges) {
-  const int nodes = static_cast<int>(a.num_dst);
-  const auto tile_of = [&](int64_t t) {  // those behind the last node come last
-    const int begin = static_cast<int>(clamp_to(a.tile_list[t], nodes));
-    return Tile{begin, max(static_cast<int>(clamp_to(a.tile_list[t + 1], nodes)) - begin, 0)};
-  };
-  uint32_t left = 0;  // a bit for each of the first, one for the rest
+// Those behind the last node come last.
+template <class T>
+__device__ __forceinline__ Tile tile_of(const Typed<T>& a, int64_t t) {
+  const int begin = static_cast<int>(clamp_to(a.tile_list[t], a.num_dst));
+  return Tile{begin, max(static_cast<int>(clamp_to(a.tile_list[t + 1], a.num_dst)) - begin, 0)};
+}
+
+// Calls by_edges(node), a warp a node, for the nodes of the block's tiles that `left` has a bit of.
+template <class S, class ByEdges>
+__device__ __noinline__ void for_nodes_left(const Typed<typename S::T>& a, uint32_t left, const ByEdges by_edges) {
   int bit = 0;
   for (int64_t t = blockIdx.x; t < a.num_tiles; t += gridDim.x) {
-    const Tile tile = tile_of(t);
-    if (tile.first >= nodes) break;
-    if (tile.nodes == 0) continue;
-    if (!visit(tile)) left |= 1u << bit;
-    bit = min(bit + 1, 31);
-    __syncthreads();  // all are done with the shared memory
-  }
-  bit = 0;
-  for (int64_t t = blockIdx.x; left != 0 && t < a.num_tiles; t += gridDim.x) {
-    const Tile tile = tile_of(t);
+    const Tile tile = tile_of(a, t);
     if (tile.nodes == 0) continue;
     if (left >> bit & 1) {
       for (int i = threadIdx.x / kWarp; i < tile.nodes; i += S::kWarps) by_edges(tile.first + i);
     }
     bit = min(bit + 1, 31);
   }
+}
+
+// Calls visit(tile) for the block's tiles; then, for those that it returned false of, by_edges(node) for each node. By
+// one call behind all else, so that nothing has to be kept over it.
+template <class S, class Visit, class ByEdges>
+__device__ __forceinline__ void for_tiles(const Typed<typename S::T>& a, const Visit& visit, const ByEdges& by_edges) {
+  uint32_t left = 0;  // a bit for each of the first, one for the rest
+  int bit = 0;
+  for (int64_t t = blockIdx.x; t < a.num_tiles; t += gridDim.x) {
+    const Tile tile = tile_of(a, t);
+    if (tile.first >= a.num_dst) break;
+    if (tile.nodes == 0) continue;
+    if (!visit(tile)) left |= 1u << bit;
+    bit = min(bit + 1, 31);
+    __syncthreads();  // all are done with the shared memory
+  }
+  if (left != 0) for_nodes_left<S>(a, left, by_edges);
 }
 
 // Calls launch.operator()<score, S>() with the shape of most blocks a multiprocessor in which the tiles fit; threads

@@ -52,6 +52,13 @@ def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
 @pytest.fixture(params=[pytest.param("cuda", marks=needs_cuda)])
 def cuda(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -125,6 +125,11 @@ def square(name, device="cpu"):
     return edge_index_of(graph), features(graph.num_dst, device=device)[0]
 
 
+def hub(device="cpu"):
+    edge_index, x = square("hub", device)
+    return x, edge_index
+
+
 def two_sided(name, device="cpu"):
     graph = graphs.make(name, device)
     return edge_index_of(graph), tuple(features(graph.num_src, graph.num_dst, device=device))

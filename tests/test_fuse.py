@@ -3,7 +3,6 @@
 import copy
 import io
 
-import graphs
 import pytest
 import torch
 import torch_geometric.nn
@@ -14,8 +13,7 @@ from layers import (
     VARIANTS,
     assert_same,
     edge_features,
-    edge_index_of,
-    features,
+    hub,
     make,
     outputs_and_gradients,
 )
@@ -27,10 +25,6 @@ import pyg_dfgnn.nn
 from pyg_dfgnn import fuse, unfuse
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*TorchScript:DeprecationWarning")
-
-
-def hub(device="cpu"):
-    return features(40, device=device)[0], edge_index_of(graphs.make("hub", device))
 
 
 def is_fused(call, *args) -> bool:

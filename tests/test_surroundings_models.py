@@ -6,17 +6,13 @@ import graphs
 import pytest
 import torch
 import torch_geometric.nn
-from layers import FEATURES, edge_index_of, features
+from layers import FEATURES, edge_index_of, features, hub
 from surroundings import BIPARTITE, LAYERS, assert_alike, twins
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import DirGNNConv, GPSConv, HeteroConv, Sequential, to_hetero
 
 import pyg_dfgnn.nn
 import pyg_dfgnn.nn.models
-
-
-def hub(device="cpu"):
-    return features(40, device=device)[0], edge_index_of(graphs.make("hub", device))
 
 
 def hetero():

@@ -4,14 +4,13 @@ import copy
 import importlib.util
 import io
 
-import graphs
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import torch_geometric.nn
 from fused_calls import FusedCalls
-from layers import FEATURES, edge_index_of, features, transposed
+from layers import FEATURES, features, hub, transposed
 from surroundings import LAYERS, assert_alike, results, twins
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, prune
@@ -22,10 +21,6 @@ from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 needs_sampling = pytest.mark.skipif(
     not (WITH_PYG_LIB or WITH_TORCH_SPARSE), reason="nothing that samples"
 )
-
-
-def hub(device="cpu"):
-    return features(40, device=device)[0], edge_index_of(graphs.make("hub", device))
 
 
 def gat(nn, **arguments):

@@ -252,7 +252,7 @@ bool are_edges_enough(const Attention& attention) {
 // From so many bytes of a head on smmf is slower. Heads of whole sectors of memory are resident's, but forward for many
 // narrow ones with additive scores, which smmf takes side by side. Of others, whose chunks begin and end within
 // sectors, several narrow ones are not, nor are in float32 those of more bytes than these, up to as many features as
-// smmf's warps have registers for (COCO-SP and CIFAR10, H200; docs/kernels/sparse-batches.md).
+// smmf's warps have registers for (COCO-SP and CIFAR10, H200; docs/kernels/head-sizes.md).
 constexpr int64_t kLeastOfResident = 80, kSector = 32, kSomeHeads = 4, kManyHeads = 8;
 constexpr int64_t kMostOfSums = 192, kMostForward = 256, kMostBackward = 384;
 

@@ -461,7 +461,7 @@ ONE_HEAD |= {"tiles": [0, *[400] * 7] * 2, "tile_nodes": 1, "tile_batches": 1}
     ],
 )
 def test_heads_of_parts_of_sectors(log, dtype, score, backward, most):
-    """Heads of a multiple of 16 bytes, not of 32, are resident's up to some size, and large ones."""
+    """Heads of multiples of 16 bytes, not of 32, are resident's up to a size, and large ones."""
     number_bytes = 4 if dtype == "float32" else 2
     large = 256 * number_bytes + 16
     within = [(size, True) for size in [*range(80, most, 32), large]]

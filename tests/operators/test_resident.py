@@ -26,7 +26,7 @@ SHAPES = [
     (2, 40),
     (1, 100),
 ]
-SHAPES += [(1, 148), (1, 300), (2, 512), (1, 1024)]
+SHAPES += [(1, 148), (1, 300), (2, 512), (1, 768)]
 
 
 def make_operands(*arguments, **options) -> dict[str, torch.Tensor]:
@@ -136,7 +136,7 @@ def test_densities(score, dtype, index, density, device):
         {"tile_nodes": 1, "tile_batches": 1 << 40},
     ],
 )
-@pytest.mark.parametrize("head_dim", [128, 1000])
+@pytest.mark.parametrize("head_dim", [128, 760])
 @pytest.mark.parametrize("score", SCORES)
 def test_any_size(score, head_dim, hint, device):
     """They say what is fast; wrong ones change no result."""
