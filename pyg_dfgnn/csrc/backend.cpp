@@ -40,23 +40,26 @@ struct Cuda {
 
   static CallGradients backward(Call call, BackwardInputs inputs) {
     const auto given = make_attention(call);
-    const auto whole = with_whole_vectors(call, given);
+    auto whole = with_whole_vectors(call, given);
     auto saved = make_saved(call, inputs, given);
     resize_heads({&saved.grad_out, &saved.out}, whole.head_dim());
     const auto method = choose_method(call, whole, Pass::backward, tile_fits_cuda);
-    const auto gradients = backward_cuda(with_tiles(whole, method, Pass::backward), saved, method);
-    return finish_whole(call, given, whole, gradients);
+    auto gradients = backward_cuda(with_tiles(whole, method, Pass::backward), saved, method);
+    saved = {};
+    return finish_whole(std::move(call), given, std::move(whole), std::move(gradients));
   }
 
  private:
-  // The call's gradients, of those of operands that have zeros behind each head's features.
-  static CallGradients finish_whole(Call call, const Attention& given, const Attention& whole,
-                                    const Gradients& gradients) {
+  // The call's gradients, of those of operands that have zeros behind each head's features; frees these and those
+  // first.
+  static CallGradients finish_whole(Call call, const Attention& given, Attention whole, Gradients gradients) {
     const auto head_dim = given.head_dim(), padding = whole.head_dim() - head_dim;
     if (padding == 0) return finish_gradients(call, given, gradients);
     const bool has_att = call.score == Score::additive_v2;
     if (has_att) call.c = at::constant_pad_nd(call.c, {0, padding});
     auto all = finish_gradients(call, whole, gradients);
+    whole = {};
+    gradients = {};
     auto& [a, b, c, a_edge, bias] = all;
     if (has_att) c = c.narrow(-1, 0, head_dim).contiguous();
     resize_heads({&a, &b, has_att ? &b : &c}, head_dim);

@@ -78,7 +78,7 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 //
 // Backward, what it stores saves smmf's second pass making it again, which pays wherever rows are not short: with
 // additive scores most, and in float32 as long as it stays near the cache; in 16 bits with cosine scores, and with dot
-// products of 128 features and more where rows are long. Where rows are very long, pmf's passes gather the rows of one
+// products of more than 64 features where rows are long. Where rows are very long, pmf's passes gather the rows of one
 // matrix each, which was 2 to 45 % faster with heads of 32 to 512 in float32 (ogbl-ppa- and ogbn-proteins-like).
 // Dot products of narrow heads are cheap to make again: they are smmf's, as far as they fit into the L2 cache, and
 // several narrow heads lie side by side in smmf's warps; of wide ones GATv2's scores, whose products take most
@@ -251,8 +251,8 @@ bool are_edges_enough(const Attention& attention) {
 
 // From so many bytes of a head on smmf is slower. Heads of whole sectors of memory are resident's, but forward for many
 // narrow ones with additive scores, which smmf takes side by side. Of others, whose chunks begin and end within
-// sectors, several narrow ones are not, nor are in float32 those of more bytes than these, up to as many features as
-// smmf's warps have registers for (COCO-SP and CIFAR10, H200; docs/kernels/head-sizes.md).
+// sectors, several narrow ones are not where that does not pay, nor are in float32 those of more bytes than these, up
+// to as many features as smmf's warps have registers for (COCO-SP and CIFAR10, H200; docs/kernels/head-sizes.md).
 constexpr int64_t kLeastOfResident = 80, kSector = 32, kSomeHeads = 4, kManyHeads = 8;
 constexpr int64_t kMostOfSums = 192, kMostForward = 256, kMostBackward = 384;
 

@@ -472,6 +472,34 @@ def test_heads_of_parts_of_sectors(log, dtype, score, backward, most):
         assert found.startswith("dfgnn: method=resident: ") == expected
 
 
+# Where its other conditions hold: several heads lie side by side in smmf's warps.
+@pytest.mark.parametrize(
+    ("dtype", "score", "heads", "head_dim", "expected"),
+    [
+        ("float32", "dot", 3, 28, True),
+        ("float32", "dot", 4, 28, False),
+        ("float32", "additive", 3, 36, True),
+        ("float32", "additive", 4, 36, False),
+        ("float32", "additive", 7, 32, True),
+        ("float32", "additive", 8, 32, False),
+        ("float32", "dot", 8, 32, True),
+    ],
+)
+def test_several_heads_of_tiles(log, dtype, score, heads, head_dim, expected):
+    found = log(3, dtype, score, "auto", heads=heads, head_dim=head_dim, **ONE_HEAD)
+    assert found.startswith("dfgnn: method=resident: ") == expected
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "expected"), [(1, 48, "tile"), (2, 48, "smmf"), (2, 64, "tile")]
+)
+def test_tiles_of_small_heads(log, heads, head_dim, expected):
+    """20 edges a block are worth it for one head, and for two of 64 features."""
+    sizes = {"heads": heads, "head_dim": head_dim, "num_edges": 20, "tile_blocks": 1}
+    found = log(3, "bfloat16", "dot", "auto", tiles=[0, 1], **sizes)
+    assert found.startswith(f"dfgnn: method={expected}: ")
+
+
 ONE_TILE = {"num_rows": 100, "num_src": 100, "heads": 400, "tiles": [0, 100, 100] * 2}
 ONE_TILE |= {"tile_blocks": 25, "tile_nodes": 100, "tile_batches": 1}
 

@@ -35,15 +35,29 @@ def test_results(score, path, dtype, head_dim, device):
         check_backward(path, score, graph, operands)
 
 
-def test_layout(device):
+@pytest.mark.parametrize(("dtype", "head_dim"), SIZES, ids=str)
+@pytest.mark.parametrize("score", SCORES)
+def test_layout(score, dtype, head_dim, device):
     """Outputs and gradients are contiguous, and the same bits from one call to the next."""
     graph = batch(device)
-    operands = make_operands("dot", graph, 3, 13)
+    operands = make_operands(score, graph, 3, head_dim, dtype)
 
-    first, second = (results("attention", "dot", graph, operands) for _ in range(2))
+    first, second = (results("attention", score, graph, operands) for _ in range(2))
     for t in first:
         assert t.is_contiguous()
     assert_same_bits(first, second)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_views(score, device):
+    """Operands that begin at two bytes, where those of four could be copied at a time."""
+    graph = batch(device)
+    operands = make_operands(score, graph, 3, 12, torch.bfloat16)
+    shifted = {}
+    for name, x in operands.items():
+        shifted[name] = torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
+    found, expected = (results("attention", score, graph, given) for given in (shifted, operands))
+    assert_same_bits(found, expected)
 
 
 def test_one_tensor_as_both(device):

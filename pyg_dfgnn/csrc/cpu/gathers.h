@@ -14,14 +14,17 @@ DFGNN_INLINE Rows<T> rows_of(const Args& args, auto heads, const void* features)
   return {as<T>(features) + heads.first * args.head_dim, args.heads * args.head_dim};
 }
 
-// Calls f(an integral_constant of D) where there are several heads of as many features as joint.h takes; whether it
-// does.
+// Calls f(an integral_constant of D, or kOdd) where there are several heads of as many features as joint.h takes;
+// whether it does.
 template <class A, class F>
 DFGNN_INLINE bool with_joint(auto heads, int64_t head_dim, F f) {
   if constexpr (std::is_same_v<decltype(heads), OneHead>) {
     return false;
   } else {
-    return with_joint_size<A>(head_dim, f);
+    if (with_joint_size<A>(head_dim, f)) return true;
+    if (head_dim > lanes<A>) return false;
+    f(std::integral_constant<int, kOdd>());
+    return true;
   }
 }
 
@@ -32,7 +35,7 @@ DFGNN_INLINE void row_products(int64_t D, auto heads, const Own* const (&own)[X]
   const int64_t count = heads.count;
   const auto joint = [&](auto size) {
     for (int x = 0; x < X; ++x) {
-      joint_dots<decltype(size)::value, false>(Leaky<A>{}, own[x], rows, source, n, count, out[x]);
+      joint_dots<decltype(size)::value, false>(Leaky<A>{}, own[x], rows, source, n, count, D, out[x]);
     }
   };
   if (with_joint<A>(heads, D, joint)) return;
@@ -85,7 +88,7 @@ inline void leaky_products(const Args& args, const Block& block, auto heads, A* 
   }
   const auto joint = [&](auto size) {
     for_each_full_row(block, [&](int64_t i, int first, int last) {
-      joint_dots<decltype(size)::value, true>(leaky, own[i], rows, block.source + first, last - first, count,
+      joint_dots<decltype(size)::value, true>(leaky, own[i], rows, block.source + first, last - first, count, D,
                                               out + first * count);
     });
   };
@@ -114,9 +117,9 @@ DFGNN_INLINE void add_terms(const Args& args, auto heads, Terms terms, int64_t i
   const auto joint = [&](auto size) {
     constexpr int kSize = decltype(size)::value;
     if (own) {
-      joint_sums<kSize, true>(number, own, negative_slope, rows, source, n, count, add, sums);
+      joint_sums<kSize, true>(number, own, negative_slope, rows, source, n, count, D, add, sums);
     } else {
-      joint_sums<kSize, false>(number, own, negative_slope, rows, source, n, count, add, sums);
+      joint_sums<kSize, false>(number, own, negative_slope, rows, source, n, count, D, add, sums);
     }
   };
   if (with_joint<A>(heads, D, joint)) return;
@@ -135,7 +138,7 @@ template <class T, class A>
 DFGNN_INLINE void write_heads(const Args& args, auto heads, T* row, const A* sums, const A* factor) {
   const int64_t D = args.head_dim;
   const auto joint = [&](auto size) { joint_write<decltype(size)::value>(row, sums, factor, heads.count); };
-  if (with_joint<A>(heads, D, joint)) return;
+  if (heads.count > 1 && with_joint_size<A>(D, joint)) return;
   for (int h = 0; h < heads.count; ++h) {
     factor[h] == A(0) ? clear_row(row + h * D, D) : write_row(row + h * D, sums + h * D, factor[h], D);
   }

@@ -1,5 +1,6 @@
 // Several heads of D features each, which divides the lanes, so that heads share a vector, or is two or four times as
-// many: a row is read as it lies. Part of kernels_<isa>.cpp only.
+// many: a row is read as it lies. Of any fewer features than lanes, D is kOdd, and a head is a vector in part.
+// Part of kernels_<isa>.cpp only.
 #pragma once
 
 #include "rows.h"
@@ -7,7 +8,9 @@
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
 
-// Calls f(an integral_constant of D) for such a D; whether it is one.
+constexpr int kOdd = 0;
+
+// Calls f(an integral_constant of D) for such a D, but kOdd; whether it is one.
 template <class A, class F>
 DFGNN_INLINE bool with_joint_size(int64_t head_dim, F f) {
   const auto of = [&](auto size) __attribute__((always_inline)) {
@@ -43,16 +46,16 @@ DFGNN_INLINE Vector<A> term(const Leaky<A>& leaky, Vector<A> att, Vector<A> x, V
   }
 }
 
-// Numbers of n edges and G heads, of whole vectors each: out[e * heads + g].
-template <int D, int G, bool LEAKY, class Own, class T, class A>
+// Numbers of n edges and G heads, `size` features apart, of K vectors each, or of the first `rest` lanes of one:
+// out[e * heads + g].
+template <int K, int G, bool LEAKY, class Own, class T, class A>
 DFGNN_INLINE void wide_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, const int64_t* index, int n,
-                            int64_t heads, A* out) {
-  constexpr int L = lanes<A>, K = D / L;
+                            int64_t size, int rest, int64_t heads, A* out) {
   Vector<A> x[G][K], factor[G][K];
   for (int g = 0; g < G; ++g) {
     for (int k = 0; k < K; ++k) {
-      x[g][k] = load(own + g * D + k * L);
-      if constexpr (LEAKY) factor[g][k] = load(leaky.att + g * D + k * L);
+      x[g][k] = load_column(own + g * size, k, rest);
+      if constexpr (LEAKY) factor[g][k] = load_column(leaky.att + g * size, k, rest);
     }
   }
   for (int e = 0; e < n; ++e) {
@@ -60,7 +63,7 @@ DFGNN_INLINE void wide_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows,
     Vector<A> sums[G] = {};
     for (int g = 0; g < G; ++g) {
       for (int k = 0; k < K; ++k) {
-        sums[g] += term<LEAKY>(leaky, factor[g][k], x[g][k], load(row + g * D + k * L));
+        sums[g] += term<LEAKY>(leaky, factor[g][k], x[g][k], load_column(row + g * size, k, rest));
       }
     }
     write_sums(sums, out + e * heads);
@@ -90,17 +93,19 @@ DFGNN_INLINE void small_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows
   }
 }
 
-// out[e * heads + h]: numbers of n edges.
+// out[e * heads + h]: numbers of n edges. head_dim is D, or, of kOdd, what it is.
 template <int D, bool LEAKY, class Own, class T, class A>
 inline void joint_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, const int64_t* index, int n, int64_t heads,
-                       A* out) {
-  if constexpr (D > lanes<A>) {
+                       int64_t head_dim, A* out) {
+  if constexpr (D == kOdd || D > lanes<A>) {
+    constexpr int K = D == kOdd ? 1 : D / lanes<A>;
+    const int64_t size = D == kOdd ? head_dim : D;
     const auto some = [&](auto count, int64_t h) __attribute__((always_inline)) {
-      wide_dots<D, decltype(count)::value, LEAKY>(leaky.from(h * D), own + h * D, from_feature(rows, h * D), index, n,
-                                                  heads, out + h);
+      wide_dots<K, decltype(count)::value, LEAKY>(leaky.from(h * size), own + h * size, from_feature(rows, h * size),
+                                                  index, n, size, D == kOdd ? int(size) : 0, heads, out + h);
     };
     // As many as registers hold the vectors of.
-    constexpr int kFit = (kVectorBytes == 64 ? 16 : 8) / (D / lanes<A> * (LEAKY ? 2 : 1));
+    constexpr int kFit = (kVectorBytes == 64 ? 16 : 8) / (K * (LEAKY ? 2 : 1));
     constexpr int kGroup = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
     int64_t h = 0;
     for (; heads - h >= kGroup; h += kGroup) some(std::integral_constant<int, kGroup>(), h);
@@ -123,32 +128,67 @@ DFGNN_INLINE Vector<A> spread(const A* numbers, int v) {
   }
 }
 
-// sums (+)= sum_e number[e * heads + h] * rows[index[e]], or the same number times slope(own + rows[index[e]]); all
-// heads.
-template <int D, bool SLOPES, class T, class A>
-inline void joint_sums(const A* number, const T* own, A negative_slope, Rows<T> rows, const int64_t* index, int n,
-                       int64_t heads, bool add, A* sums) {
-  constexpr int L = lanes<A>;
-  for_each_columns<A>(heads * D, [&](auto vectors, int64_t d, int rest) __attribute__((always_inline)) {
-    constexpr int V = decltype(vectors)::value;
-    Vector<A> x[V], s[V] = {};
-    if constexpr (SLOPES) {
-      for (int v = 0; v < V; ++v) x[v] = load_column(own + d, v, rest);
-    }
-    for (int e = 0; e < n; ++e) {
-      const T* row = rows[index[e]] + d;
-      const A* numbers = number + e * heads + d / D;
-      for (int v = 0; v < V; ++v) {
-        const Vector<A> y = load_column(row, v, rest);
-        if constexpr (SLOPES) {
-          s[v] += spread<D>(numbers, v) * slope(x[v] + y, negative_slope);
-        } else {
-          s[v] += spread<D>(numbers, v) * y;
-        }
+// joint_sums() of G heads of `size` features, fewer than lanes.
+template <int G, bool SLOPES, class T, class A>
+DFGNN_INLINE void odd_sums(const A* number, const T* own, A negative_slope, Rows<T> rows, const int64_t* index, int n,
+                           int64_t heads, int64_t size, bool add, A* sums) {
+  const int rest = int(size);
+  Vector<A> x[G], s[G] = {};
+  if constexpr (SLOPES) {
+    for (int g = 0; g < G; ++g) x[g] = load(own + g * size, rest);
+  }
+  for (int e = 0; e < n; ++e) {
+    const T* row = rows[index[e]];
+    for (int g = 0; g < G; ++g) {
+      const Vector<A> y = load(row + g * size, rest);
+      if constexpr (SLOPES) {
+        s[g] += number[e * heads + g] * slope(x[g] + y, negative_slope);
+      } else {
+        s[g] += number[e * heads + g] * y;
       }
     }
-    for (int v = 0; v < V; ++v) add_to(sums + d + v * L, s[v], rest, add);
-  });
+  }
+  for (int g = 0; g < G; ++g) add_to(sums + g * size, s[g], rest, add);
+}
+
+// sums (+)= sum_e number[e * heads + h] * rows[index[e]], or the same number times slope(own + rows[index[e]]); all
+// heads. head_dim: as above.
+template <int D, bool SLOPES, class T, class A>
+inline void joint_sums(const A* number, const T* own, A negative_slope, Rows<T> rows, const int64_t* index, int n,
+                       int64_t heads, int64_t head_dim, bool add, A* sums) {
+  if constexpr (D == kOdd) {
+    const auto some = [&](auto count, int64_t h) __attribute__((always_inline)) {
+      const int64_t d = h * head_dim;
+      odd_sums<decltype(count)::value, SLOPES>(number + h, own + (SLOPES ? d : 0), negative_slope,
+                                               from_feature(rows, d), index, n, heads, head_dim, add, sums + d);
+    };
+    constexpr int kGroup = 4;
+    int64_t h = 0;
+    for (; heads - h >= kGroup; h += kGroup) some(std::integral_constant<int, kGroup>(), h);
+    for (; h < heads; ++h) some(std::integral_constant<int, 1>(), h);
+  } else {
+    constexpr int L = lanes<A>;
+    for_each_columns<A>(heads * D, [&](auto vectors, int64_t d, int rest) __attribute__((always_inline)) {
+      constexpr int V = decltype(vectors)::value;
+      Vector<A> x[V], s[V] = {};
+      if constexpr (SLOPES) {
+        for (int v = 0; v < V; ++v) x[v] = load_column(own + d, v, rest);
+      }
+      for (int e = 0; e < n; ++e) {
+        const T* row = rows[index[e]] + d;
+        const A* numbers = number + e * heads + d / D;
+        for (int v = 0; v < V; ++v) {
+          const Vector<A> y = load_column(row, v, rest);
+          if constexpr (SLOPES) {
+            s[v] += spread<D>(numbers, v) * slope(x[v] + y, negative_slope);
+          } else {
+            s[v] += spread<D>(numbers, v) * y;
+          }
+        }
+      }
+      for (int v = 0; v < V; ++v) add_to(sums + d + v * L, s[v], rest, add);
+    });
+  }
 }
 
 // row = factor[h] * sums, all heads; 0 where the factor is.

@@ -48,6 +48,8 @@ void resize_heads(std::initializer_list<at::Tensor*> features, int64_t head_dim)
     size_t i = 0;
     while (i < given.size() && !given[i].is_same(*t)) ++i;
     if (i == given.size()) {
+      const bool is_alike = i == 0 || (t->scalar_type() == given[0].scalar_type() && t->size(2) == given[0].size(2));
+      TORCH_INTERNAL_ASSERT(is_alike && i < cuda::ResizeHeads::kMost && t->element_size() <= 4);
       given.push_back(*t);
       contiguous.push_back(t->contiguous());
       made.push_back(at::empty({t->size(0), t->size(1), head_dim}, t->options()));
