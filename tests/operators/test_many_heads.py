@@ -14,7 +14,7 @@ CASES = [
 ]
 # Two heads of up to 16 features lie side by side. In 16 bits a block takes two such pairs by turns,
 # and two heads of up to 32.
-SHAPES = [(1, 6), (4, 8), (3, 12), (5, 16), (2, 24), (3, 32), (5, 40)]
+SHAPES = [(1, 6), (4, 8), (3, 12), (5, 16), (2, 24), (3, 32), (5, 40), (9, 7), (6, 20), (5, 50)]
 
 
 @pytest.mark.parametrize("edge_terms", [False, True])

@@ -14,17 +14,14 @@ DFGNN_INLINE Rows<T> rows_of(const Args& args, auto heads, const void* features)
   return {as<T>(features) + heads.first * args.head_dim, args.heads * args.head_dim};
 }
 
-// Calls f(an integral_constant of D, or kOdd) where there are several heads of as many features as joint.h takes;
-// whether it does.
+// Calls f(an integral_constant of D) where there are several heads of as many features as joint.h takes; whether it
+// does.
 template <class A, class F>
 DFGNN_INLINE bool with_joint(auto heads, int64_t head_dim, F f) {
   if constexpr (std::is_same_v<decltype(heads), OneHead>) {
     return false;
   } else {
-    if (with_joint_size<A>(head_dim, f)) return true;
-    if (head_dim > lanes<A>) return false;
-    f(std::integral_constant<int, kOdd>());
-    return true;
+    return with_any_size<A>(head_dim, f);
   }
 }
 

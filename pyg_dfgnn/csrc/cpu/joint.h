@@ -1,6 +1,6 @@
 // Several heads of D features each, which divides the lanes, so that heads share a vector, or is two or four times as
-// many: a row is read as it lies. Of any fewer features than lanes, D is kOdd, and a head is a vector in part.
-// Part of kernels_<isa>.cpp only.
+// many: a row is read as it lies. Of other sizes of up to four vectors, D is minus the number of these, the last of
+// which may be one in part. Part of kernels_<isa>.cpp only.
 #pragma once
 
 #include "rows.h"
@@ -8,9 +8,7 @@
 namespace dfgnn::cpu::DFGNN_ISA {
 namespace {
 
-constexpr int kOdd = 0;
-
-// Calls f(an integral_constant of D) for such a D, but kOdd; whether it is one.
+// Calls f(an integral_constant of D) for such a D above 0; whether it is one.
 template <class A, class F>
 DFGNN_INLINE bool with_joint_size(int64_t head_dim, F f) {
   const auto of = [&](auto size) __attribute__((always_inline)) {
@@ -46,16 +44,35 @@ DFGNN_INLINE Vector<A> term(const Leaky<A>& leaky, Vector<A> att, Vector<A> x, V
   }
 }
 
-// Numbers of n edges and G heads, `size` features apart, of K vectors each, or of the first `rest` lanes of one:
-// out[e * heads + g].
+// Calls f(an integral_constant of D) for any size of up to four vectors; whether it is one.
+template <class A, class F>
+DFGNN_INLINE bool with_any_size(int64_t head_dim, F f) {
+  if (with_joint_size<A>(head_dim, f)) return true;
+  const auto of = [&](auto vectors) __attribute__((always_inline)) {
+    if (head_dim > vectors * lanes<A>) return false;
+    f(std::integral_constant<int, -decltype(vectors)::value>());
+    return true;
+  };
+  return of(std::integral_constant<int, 1>()) || of(std::integral_constant<int, 2>()) ||
+         of(std::integral_constant<int, 3>()) || of(std::integral_constant<int, 4>());
+}
+
+// Vector k of K, of the last of which there are `rest` lanes where that is not 0.
+template <int K, class T>
+DFGNN_INLINE auto load_vector(const T* p, int k, int rest) {
+  const T* from = p + k * lanes<typename Accumulator<T>::type>;
+  return rest && k + 1 == K ? load(from, rest) : load(from);
+}
+
+// Numbers of n edges and G heads, of K vectors each, and `size` features: out[e * heads + g].
 template <int K, int G, bool LEAKY, class Own, class T, class A>
 DFGNN_INLINE void wide_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, const int64_t* index, int n,
                             int64_t size, int rest, int64_t heads, A* out) {
   Vector<A> x[G][K], factor[G][K];
   for (int g = 0; g < G; ++g) {
     for (int k = 0; k < K; ++k) {
-      x[g][k] = load_column(own + g * size, k, rest);
-      if constexpr (LEAKY) factor[g][k] = load_column(leaky.att + g * size, k, rest);
+      x[g][k] = load_vector<K>(own + g * size, k, rest);
+      if constexpr (LEAKY) factor[g][k] = load_vector<K>(leaky.att + g * size, k, rest);
     }
   }
   for (int e = 0; e < n; ++e) {
@@ -63,7 +80,7 @@ DFGNN_INLINE void wide_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows,
     Vector<A> sums[G] = {};
     for (int g = 0; g < G; ++g) {
       for (int k = 0; k < K; ++k) {
-        sums[g] += term<LEAKY>(leaky, factor[g][k], x[g][k], load_column(row + g * size, k, rest));
+        sums[g] += term<LEAKY>(leaky, factor[g][k], x[g][k], load_vector<K>(row + g * size, k, rest));
       }
     }
     write_sums(sums, out + e * heads);
@@ -93,16 +110,17 @@ DFGNN_INLINE void small_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows
   }
 }
 
-// out[e * heads + h]: numbers of n edges. head_dim is D, or, of kOdd, what it is.
+// out[e * heads + h]: numbers of n edges.
 template <int D, bool LEAKY, class Own, class T, class A>
 inline void joint_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, const int64_t* index, int n, int64_t heads,
                        int64_t head_dim, A* out) {
-  if constexpr (D == kOdd || D > lanes<A>) {
-    constexpr int K = D == kOdd ? 1 : D / lanes<A>;
-    const int64_t size = D == kOdd ? head_dim : D;
+  if constexpr (D < 0 || D > lanes<A>) {
+    constexpr int K = D < 0 ? -D : D / lanes<A>;
+    const int64_t size = D < 0 ? head_dim : D;
+    const int rest = D < 0 ? int(size % lanes<A>) : 0;
     const auto some = [&](auto count, int64_t h) __attribute__((always_inline)) {
       wide_dots<K, decltype(count)::value, LEAKY>(leaky.from(h * size), own + h * size, from_feature(rows, h * size),
-                                                  index, n, size, D == kOdd ? int(size) : 0, heads, out + h);
+                                                  index, n, size, rest, heads, out + h);
     };
     // As many as registers hold the vectors of.
     constexpr int kFit = (kVectorBytes == 64 ? 16 : 8) / (K * (LEAKY ? 2 : 1));
@@ -128,41 +146,48 @@ DFGNN_INLINE Vector<A> spread(const A* numbers, int v) {
   }
 }
 
-// joint_sums() of G heads of `size` features, fewer than lanes.
-template <int G, bool SLOPES, class T, class A>
+// joint_sums() of G heads, of K vectors each, and `size` features.
+template <int K, int G, bool SLOPES, class T, class A>
 DFGNN_INLINE void odd_sums(const A* number, const T* own, A negative_slope, Rows<T> rows, const int64_t* index, int n,
                            int64_t heads, int64_t size, bool add, A* sums) {
-  const int rest = int(size);
-  Vector<A> x[G], s[G] = {};
+  constexpr int L = lanes<A>;
+  const int rest = int(size % L);
+  Vector<A> x[G][K], s[G][K] = {};
   if constexpr (SLOPES) {
-    for (int g = 0; g < G; ++g) x[g] = load(own + g * size, rest);
+    for (int g = 0; g < G; ++g) {
+      for (int k = 0; k < K; ++k) x[g][k] = load_vector<K>(own + g * size, k, rest);
+    }
   }
   for (int e = 0; e < n; ++e) {
     const T* row = rows[index[e]];
     for (int g = 0; g < G; ++g) {
-      const Vector<A> y = load(row + g * size, rest);
-      if constexpr (SLOPES) {
-        s[g] += number[e * heads + g] * slope(x[g] + y, negative_slope);
-      } else {
-        s[g] += number[e * heads + g] * y;
+      for (int k = 0; k < K; ++k) {
+        const Vector<A> y = load_vector<K>(row + g * size, k, rest);
+        if constexpr (SLOPES) {
+          s[g][k] += number[e * heads + g] * slope(x[g][k] + y, negative_slope);
+        } else {
+          s[g][k] += number[e * heads + g] * y;
+        }
       }
     }
   }
-  for (int g = 0; g < G; ++g) add_to(sums + g * size, s[g], rest, add);
+  for (int g = 0; g < G; ++g) {
+    for (int k = 0; k < K; ++k) add_to(sums + g * size + k * L, s[g][k], k + 1 == K ? rest : 0, add);
+  }
 }
 
 // sums (+)= sum_e number[e * heads + h] * rows[index[e]], or the same number times slope(own + rows[index[e]]); all
-// heads. head_dim: as above.
+// heads.
 template <int D, bool SLOPES, class T, class A>
 inline void joint_sums(const A* number, const T* own, A negative_slope, Rows<T> rows, const int64_t* index, int n,
                        int64_t heads, int64_t head_dim, bool add, A* sums) {
-  if constexpr (D == kOdd) {
+  if constexpr (D < 0) {
     const auto some = [&](auto count, int64_t h) __attribute__((always_inline)) {
       const int64_t d = h * head_dim;
-      odd_sums<decltype(count)::value, SLOPES>(number + h, own + (SLOPES ? d : 0), negative_slope,
-                                               from_feature(rows, d), index, n, heads, head_dim, add, sums + d);
+      odd_sums<-D, decltype(count)::value, SLOPES>(number + h, own + (SLOPES ? d : 0), negative_slope,
+                                                   from_feature(rows, d), index, n, heads, head_dim, add, sums + d);
     };
-    constexpr int kGroup = 4;
+    constexpr int kFit = (kVectorBytes == 64 ? 8 : 4) / -D, kGroup = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
     int64_t h = 0;
     for (; heads - h >= kGroup; h += kGroup) some(std::integral_constant<int, kGroup>(), h);
     for (; h < heads; ++h) some(std::integral_constant<int, 1>(), h);
