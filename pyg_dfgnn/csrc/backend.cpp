@@ -62,7 +62,7 @@ struct Cuda {
     gradients = {};
     auto& [a, b, c, a_edge, bias] = all;
     if (has_att) c = c.narrow(-1, 0, head_dim).contiguous();
-    resize_heads({&a, &b, has_att ? &b : &c}, head_dim);
+    resize_heads({&a, &b, value_is_src(call.score) ? &b : &c}, head_dim);  // c is not beta, of whatever shape, nor att
     return all;
   }
 

@@ -9,6 +9,8 @@ from calls import (
     assert_same_bits,
     check_backward,
     check_forward,
+    gradients,
+    leaves_of,
     make_operands,
     results,
     run,
@@ -58,6 +60,17 @@ def test_views(score, device):
         shifted[name] = torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
     found, expected = (results("attention", score, graph, given) for given in (shifted, operands))
     assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (1, 3, 1)])
+def test_shape_of_beta(shape, device):
+    """Its gradient has it, with as many dimensions as features, too."""
+    graph = batch(device)
+    operands = make_operands("cosine", graph, 3, 13)
+    operands["beta"] = torch.ones(shape, device=device)
+    leaves = leaves_of(operands)
+    found = gradients(run("attention", "cosine", graph, leaves), leaves, with_lse=False)
+    assert {name: t.shape for name, t in found.items()} == {n: t.shape for n, t in leaves.items()}
 
 
 def test_one_tensor_as_both(device):
