@@ -1,7 +1,7 @@
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # torch's caches of compiled graphs do not know when an operator's schema has changed.
@@ -11,6 +11,7 @@ os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
 import hypothesis
 import pytest
 import torch
+from method_log import worker
 
 import pyg_dfgnn
 
@@ -50,6 +51,18 @@ needs_cuda = pytest.mark.skipif(bool(missing_cuda()), reason=missing_cuda())
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_cuda)])
 def device(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(scope="module")
+def log() -> Iterator[Callable[..., str]]:
+    """Calls of ``attention`` that return what they print of the method."""
+    yield from worker("1")
+
+
+@pytest.fixture(scope="module")
+def silent_log() -> Iterator[Callable[..., str]]:
+    """The same with the log switched off."""
+    yield from worker("0")
 
 
 @pytest.fixture

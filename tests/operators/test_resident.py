@@ -25,8 +25,11 @@ SHAPES = [
     (3, 28),
     (2, 40),
     (1, 100),
+    (1, 148),
+    (1, 300),
+    (2, 512),
+    (1, 768),
 ]
-SHAPES += [(1, 148), (1, 300), (2, 512), (1, 768)]
 
 
 def make_operands(*arguments, **options) -> dict[str, torch.Tensor]:

@@ -124,10 +124,7 @@ inline void joint_dots(const Leaky<A>& leaky, const Own* own, Rows<T> rows, cons
     };
     // As many as registers hold the vectors of.
     constexpr int kFit = (kVectorBytes == 64 ? 16 : 8) / (K * (LEAKY ? 2 : 1));
-    constexpr int kGroup = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
-    int64_t h = 0;
-    for (; heads - h >= kGroup; h += kGroup) some(std::integral_constant<int, kGroup>(), h);
-    for (; h < heads; ++h) some(std::integral_constant<int, 1>(), h);
+    for_each_group<group_of(kFit)>(heads, some);
   } else {
     for_each_columns<A>(heads * D, [&](auto vectors, int64_t d, int rest) __attribute__((always_inline)) {
       small_dots<D, decltype(vectors)::value, LEAKY>(leaky.from(d), own + d, from_feature(rows, d), index, n, rest,
@@ -187,10 +184,7 @@ inline void joint_sums(const A* number, const T* own, A negative_slope, Rows<T> 
       odd_sums<-D, decltype(count)::value, SLOPES>(number + h, own + (SLOPES ? d : 0), negative_slope,
                                                    from_feature(rows, d), index, n, heads, head_dim, add, sums + d);
     };
-    constexpr int kFit = (kVectorBytes == 64 ? 8 : 4) / -D, kGroup = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
-    int64_t h = 0;
-    for (; heads - h >= kGroup; h += kGroup) some(std::integral_constant<int, kGroup>(), h);
-    for (; h < heads; ++h) some(std::integral_constant<int, 1>(), h);
+    for_each_group<group_of((kVectorBytes == 64 ? 8 : 4) / -D)>(heads, some);
   } else {
     constexpr int L = lanes<A>;
     for_each_columns<A>(heads * D, [&](auto vectors, int64_t d, int rest) __attribute__((always_inline)) {

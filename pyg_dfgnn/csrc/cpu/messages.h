@@ -38,7 +38,7 @@ template <class A>
 inline void times_matrix(const A* x, const A* matrix, int heads, int64_t rows, int64_t columns, bool add, A* y) {
   for_each_columns<A>(columns, [&](auto vectors, int64_t c, int rest) {
     constexpr int V = decltype(vectors)::value;
-    for_each_group<V>(heads, [&](auto group, int h) __attribute__((always_inline)) {
+    for_each_group<kSharedGroup<V>>(heads, [&](auto group, int h) __attribute__((always_inline)) {
       times_matrix_columns<V, decltype(group)::value>(x + h * rows, matrix + h * rows * columns + c, rows, columns,
                                                       rest, add, y + h * columns + c);
     });

@@ -37,6 +37,17 @@ DFGNN_INLINE void for_each_columns(int64_t size, F f) {
   if (const int rest = int(size - d)) f(std::integral_constant<int, 1>(), d, rest);
 }
 
+// As many things at a time as fit, of four, two or one.
+constexpr int group_of(int fit) { return fit >= 4 ? 4 : fit >= 2 ? 2 : 1; }
+
+// Calls f(an integral_constant of things, the first of them) for all, kGroup at a time and what is left one by one.
+template <int kGroup, class N, class F>
+DFGNN_INLINE void for_each_group(N count, F f) {
+  N h = 0;
+  for (; count - h >= kGroup; h += kGroup) f(std::integral_constant<int, kGroup>(), h);
+  for (; h < count; ++h) f(std::integral_constant<int, 1>(), h);
+}
+
 template <class T>
 DFGNN_INLINE auto load_column(const T* p, int v, int rest) {
   return rest ? load(p, rest) : load(p + v * lanes<typename Accumulator<T>::type>);

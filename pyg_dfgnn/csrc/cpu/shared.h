@@ -81,14 +81,9 @@ DFGNN_INLINE void shared_sums_columns(const A* number, int heads, Rows<T> rows, 
   }
 }
 
-// Calls f(an integral_constant of heads, the first of them) for all, a few at a time where columns are of V vectors.
-template <int V, class F>
-DFGNN_INLINE void for_each_group(int heads, F f) {
-  constexpr int kGroup = V == 1 ? 4 : 2;
-  int h = 0;
-  for (; heads - h >= kGroup; h += kGroup) f(std::integral_constant<int, kGroup>(), h);
-  for (; h < heads; ++h) f(std::integral_constant<int, 1>(), h);
-}
+// Heads at a time where columns are of V vectors.
+template <int V>
+constexpr int kSharedGroup = V == 1 ? 4 : 2;
 
 // sums [heads, head_dim] (+)= the sum of number[e][h] * rows[source[e]] over n edges.
 template <class T, class A>
@@ -96,7 +91,7 @@ inline void shared_sums(const A* number, int heads, Rows<T> rows, const int64_t*
                         bool add, A* sums) {
   for_each_columns<A>(head_dim, [&](auto vectors, int64_t d, int rest) {
     constexpr int V = decltype(vectors)::value;
-    for_each_group<V>(heads, [&](auto group, int h) __attribute__((always_inline)) {
+    for_each_group<kSharedGroup<V>>(heads, [&](auto group, int h) __attribute__((always_inline)) {
       shared_sums_columns<V, decltype(group)::value>(number + h, heads, from_feature(rows, d), source, n, rest,
                                                      head_dim, add, sums + h * head_dim + d);
     });
