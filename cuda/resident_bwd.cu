@@ -24,6 +24,7 @@ template <Score score, class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     resident_bwd_kernel(const __grid_constant__ Typed<typename S::T> a, const __grid_constant__ Gradients g,
                         int bytes) {
+  constexpr int kMost = S::kUsual ? kMostUsual : kMostFeatures;  // the fewer, the smaller is a call's stack frame
   extern __shared__ __align__(128) unsigned char memory[];
   const int h = blockIdx.y;
   for_tiles<S>(
@@ -33,17 +34,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         if constexpr (score != Score::cosine) return TileGradients<score, S>(a, g, tile, h, memory, bytes).run();
       },
       [&a, &g, h](int n) {
-        edge_by_edge::backward_row<score, kMostFeatures, false>(a, g, n, h);
-        edge_by_edge::backward_column<score, kMostFeatures, false>(a, g, n, h);
+        edge_by_edge::backward_row<score, kMost, false>(a, g, n, h);
+        edge_by_edge::backward_column<score, kMost, false>(a, g, n, h);
       });
 }
 
 }  // namespace
 
-bool resident_bwd_fits(const Attention& a) { return fits_device(a, Pass::backward); }
+bool resident_bwd_fits(const Attention& a) { return fits_device<Pass::backward>(a); }
 
 cudaError_t resident_bwd(const Attention& a, const Gradients& g, cudaStream_t stream) {
-  return for_resident_shape(a, Pass::backward, [&]<Score score, class S>() {
+  return for_resident_shape<Pass::backward>(a, [&]<Score score, class S>() {
     return launch_resident<S>(resident_bwd_kernel<score, S>, a, stream, Typed<typename S::T>{a}, g);
   });
 }

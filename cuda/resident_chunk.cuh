@@ -6,10 +6,12 @@
 
 namespace dfgnn::cuda::resident {
 
-// Numbers of type T; kBlocks of kThreads of a multiprocessor.
-template <class T_, int kThreads_, int kBlocks_>
+// Numbers of type T; kBlocks of kThreads of a multiprocessor. kUsual: heads are whole chunks and no more than
+// kMostUsual features; of others the last chunk may have less than kRowBytes of a node.
+template <class T_, int kThreads_, int kBlocks_, bool kUsual_>
 struct Shape {
   using T = T_;
+  static constexpr bool kUsual = kUsual_;
   static constexpr int kThreads = kThreads_, kBlocks = kBlocks_, kWarps = kThreads / kWarp;
   static constexpr int kVec = 16 / sizeof(T);      // numbers of a piece of 16 bytes
   static constexpr int kPieces = kRowBytes / 16;   // of a node's part of a chunk,
@@ -17,7 +19,7 @@ struct Shape {
   static constexpr int kNumbers = kSteps * kVec;
 };
 
-// Of a head; the last may have less than kRowBytes of a node.
+// Of a head.
 template <class T>
 __device__ __forceinline__ int chunks_of(const Typed<T>& a) {
   return (a.head_dim * static_cast<int>(sizeof(T)) + kRowBytes - 1) / kRowBytes;
@@ -40,7 +42,10 @@ struct Rows {
       : first(reinterpret_cast<char*>(chunk)), stride(kRowBytes), bytes(kRowBytes) {}
 
   __device__ __forceinline__ char* of(int node) const { return first + static_cast<unsigned>(node) * stride; }
-  __device__ __forceinline__ bool has(int offset) const { return offset < bytes; }
+  template <class S>
+  __device__ __forceinline__ bool has(int offset) const {
+    return S::kUsual || offset < bytes;
+  }
 };
 
 // Chunks of matrices, one at a time in shared memory: kRowBytes of each node, zeros where its head has fewer, and
@@ -61,7 +66,7 @@ class Chunk {
     const int piece = threadIdx.x % S::kPieces;
 #pragma unroll 4
     for (int node = threadIdx.x / S::kPieces; node < nodes; node += S::kThreads / S::kPieces) {
-      copy_async(to + node * kRowBytes + piece * 16, rows.of(node) + piece * 16, rows.has(piece * 16));
+      copy_async(to + node * kRowBytes + piece * 16, rows.of(node) + piece * 16, rows.template has<S>(piece * 16));
     }
   }
 
@@ -131,7 +136,7 @@ struct Packed {
     const char* row = rows.of(node);
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
-      steps[s] = rows.has(pieces[s]) ? load(reinterpret_cast<const uint4*>(row + pieces[s])) : uint4{};
+      steps[s] = rows.template has<S>(pieces[s]) ? load(reinterpret_cast<const uint4*>(row + pieces[s])) : uint4{};
     }
   }
 };

@@ -128,10 +128,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
 }  // namespace
 
-bool resident_fwd_fits(const Attention& a) { return fits_device(a, Pass::forward); }
+bool resident_fwd_fits(const Attention& a) { return fits_device<Pass::forward>(a); }
 
 cudaError_t resident_fwd(const Attention& a, const Outputs& outputs, cudaStream_t stream) {
-  return for_resident_shape(a, Pass::forward, [&]<Score score, class S>() {
+  return for_resident_shape<Pass::forward>(a, [&]<Score score, class S>() {
     return launch_resident<S>(resident_fwd_kernel<score, S>, a, stream, Typed<typename S::T>{a}, outputs);
   });
 }

@@ -14,7 +14,8 @@ namespace dfgnn::cuda::resident {
 constexpr int kLanes = 4, kGroups = 8;                        // of a row, of a warp
 constexpr int kBatch = 2;                                     // edges of a row at a time
 constexpr int kRowBytes = 128;                                // of a node's part of a chunk
-constexpr int kMostFeatures = 768;                            // of a head
+constexpr int kMostFeatures = 768;                            // of a head,
+constexpr int kMostUsual = 256;                               // and of one of whole chunks with kernels of its own
 constexpr int kMultiprocessorBytes = 228 << 10;               // of shared memory
 constexpr int kMostNodes = kMultiprocessorBytes / kRowBytes;  // of a tile: larger ones are not looked into
 constexpr int kStaticBytes = 256;  // of a block, at the most; beside them the system takes 1 KiB

@@ -48,19 +48,20 @@ __device__ __forceinline__ void for_tiles(const Typed<typename S::T>& a, const V
   if (left != 0) for_nodes_left<S>(a, left, by_edges);
 }
 
-// Calls launch.operator()<score, S>() with the shape of most blocks a multiprocessor in which the tiles fit; threads
-// are as many as registers allow.
-template <Score score, class T, class Launch>
-cudaError_t for_resident_threads(const Attention& a, Pass pass, const Launch& launch) {
-  constexpr int kThreads = 768;  // of a multiprocessor
+// Calls launch.operator()<score, S>() with the shape of most blocks a multiprocessor in which the tiles fit.
+template <Pass pass, Score score, class T, bool kUsual, class Launch>
+cudaError_t for_resident_threads(const Attention& a, const Launch& launch) {
+  // Of a multiprocessor. With more there are fewer registers, and these spill too much.
+  constexpr bool kNeedsMore = pass == Pass::backward && score == Score::dot && sizeof(T) == 2;
+  constexpr int kThreads = kNeedsMore ? 640 : 768;
   constexpr bool kCosine = score == Score::cosine;
   const int64_t bytes = pass == Pass::forward ? forward_bytes(a.tile_nodes, a.tile_batches, a.max_degree, kCosine)
                                               : backward_bytes(a.tile_nodes, a.tile_batches, kCosine);
   const auto fits = [bytes]<class S>() { return bytes <= bytes_of_block(S::kBlocks); };
-  using Small = Shape<T, kThreads / 8, 8>;
-  using Medium = Shape<T, kThreads / 4, 4>;
-  using Large = Shape<T, kThreads / 2, 2>;
-  using Whole = Shape<T, kThreads, 1>;
+  using Small = Shape<T, kThreads / 8 / kWarp * kWarp, 8, kUsual>;
+  using Medium = Shape<T, kThreads / 4, 4, kUsual>;
+  using Large = Shape<T, kThreads / 2, 2, kUsual>;
+  using Whole = Shape<T, kThreads, 1, kUsual>;
   if (fits.template operator()<Small>()) return launch.template operator()<score, Small>();
   if (fits.template operator()<Medium>()) return launch.template operator()<score, Medium>();
   if (fits.template operator()<Large>()) return launch.template operator()<score, Large>();
@@ -68,36 +69,41 @@ cudaError_t for_resident_threads(const Attention& a, Pass pass, const Launch& la
   return cudaErrorNotSupported;
 }
 
-template <Score score, class Launch>
-cudaError_t for_resident_type(const Attention& a, Pass pass, const Launch& launch) {
+template <Pass pass, Score score, class Launch>
+cudaError_t for_resident_type(const Attention& a, const Launch& launch) {
   return for_type(a.type, [&]<class T>() {
-    if constexpr (sizeof(T) < 8) return for_resident_threads<score, T>(a, pass, launch);
+    if constexpr (sizeof(T) < 8) {
+      const bool is_usual = a.head_dim * sizeof(T) % kRowBytes == 0 && a.head_dim <= kMostUsual;
+      return is_usual ? for_resident_threads<pass, score, T, true>(a, launch)
+                      : for_resident_threads<pass, score, T, false>(a, launch);
+    }
     return cudaErrorNotSupported;
   });
 }
 
-template <class Launch>
-cudaError_t for_resident_shape(const Attention& a, Pass pass, const Launch& launch) {
+template <Pass pass, class Launch>
+cudaError_t for_resident_shape(const Attention& a, const Launch& launch) {
   const int number_bytes = a.type == Type::f64 ? 8 : a.type == Type::f32 ? 4 : 2;
   const bool has_kernel = a.num_dst == a.num_src && takes_heads(number_bytes, a.heads, a.head_dim);
   if (!has_kernel || !a.tile_list.data || a.tile_nodes < 0 || a.tile_batches < 0) return cudaErrorNotSupported;
   switch (a.score) {
     case Score::dot:
-      return for_resident_type<Score::dot>(a, pass, launch);
+      return for_resident_type<pass, Score::dot>(a, launch);
     case Score::cosine:
-      return a.dst == a.src ? for_resident_type<Score::cosine>(a, pass, launch) : cudaErrorNotSupported;
+      return a.dst == a.src ? for_resident_type<pass, Score::cosine>(a, launch) : cudaErrorNotSupported;
     case Score::additive:
-      return for_resident_type<Score::additive>(a, pass, launch);
+      return for_resident_type<pass, Score::additive>(a, launch);
     default:
       return cudaErrorNotSupported;
   }
 }
 
 // Whether the device has shared memory enough.
-inline bool fits_device(const Attention& a, Pass pass) {
+template <Pass pass>
+bool fits_device(const Attention& a) {
   int limit = 0;
   return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit) == cudaSuccess &&
-         for_resident_shape(a, pass, [&]<Score, class S>() {
+         for_resident_shape<pass>(a, [&]<Score, class S>() {
            return bytes_of_block(S::kBlocks) + kStaticBytes <= limit ? cudaSuccess : cudaErrorNotSupported;
          }) == cudaSuccess;
 }

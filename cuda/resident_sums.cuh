@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_sums(const Slices<S>& edges, const Chunk<S
     char* target = to.of(row.node);
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
-      if (!to.has(pieces[s])) continue;
+      if (!to.template has<S>(pieces[s])) continue;
       store_vector(reinterpret_cast<typename S::T*>(target + pieces[s]),
                    pack_piece(sum + s * S::kVec, typename S::T{}));
     }
