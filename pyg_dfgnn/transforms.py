@@ -38,6 +38,9 @@ WORK_PER_BLOCK = 16
 GRAPH = 1 << 36  # more than the work of all graphs of a batch, or dataset
 STRUCTURE = frozenset((DEGREES, PERM, WORK))
 
+# What the cache holds of PERM: the edge_index that was made of the structure.
+MADE = ("edge_index",)
+
 INT16_EDGES = 0xFFFF  # stored without sign
 
 SOME_GRAPHS = (
@@ -195,11 +198,11 @@ class PrecomputedData(Data):
         perm, prepared = self._store[PERM], self._prepared()
         if kept is not None:
             if not (kept.is_inference() or perm.is_inference()):  # of which nothing would be kept
-                self._is_of_stored(prepared)
+                self._is_of_edges(prepared)
             return kept
         if not _cache.is_eager(perm):
             return prepared.edge_index()
-        return _cache.lookup(perm, ("edge_index",), lambda _, _name: _known(prepared))
+        return _cache.lookup(perm, MADE, lambda _, _name: _known(prepared))
 
     @edge_index.setter
     def edge_index(self, edge_index: Optional[Tensor]) -> None:
@@ -233,7 +236,8 @@ class PrecomputedData(Data):
         """The structure, an argument of layers in the place of ``edge_index``.
 
         It waits for nothing, and can be given to compiled and scripted models. (Where an
-        ``edge_index`` is stored, it is first compared with the structure, once.)
+        ``edge_index`` is stored, or one that was made has been changed in place, it is first
+        compared with the structure, once.)
 
         Args:
             self_loops: As in :func:`pyg_dfgnn.build_graph`; layers that add self-loops
@@ -244,16 +248,21 @@ class PrecomputedData(Data):
             ValueError: of a batch without ``ptr``.
         """
         prepared = self._prepared() if self._store.has_structure() else None
-        if prepared is None or not self._is_of_stored(prepared):
-            raise AttributeError("edge_index was set after PrecomputeGraph: apply it again")
+        if prepared is None or not self._is_of_edges(prepared):
+            raise AttributeError(
+                "edge_index was set or changed after PrecomputeGraph: apply it again"
+            )
         return prepared.graph(self_loops)
 
-    def _is_of_stored(self, prepared: SideBySide) -> bool:
-        """Whether it is of the edges that are stored, if there are; compiled code is not asked."""
-        kept = self._store.kept_edges()
-        if kept is None or not _cache.is_eager(kept):
+    def _is_of_edges(self, prepared: SideBySide) -> bool:
+        """Whether it is of the edges that are stored, or were made and may have been changed since;
+        compiled code is not asked."""
+        edges = self._store.kept_edges()
+        if edges is None:
+            edges = _cache.known(self._store[PERM], MADE)
+        if edges is None or not _cache.is_eager(edges):
             return True
-        known = _cache.lookup(kept, PREPARED, lambda e, _: prepared if prepared.is_of(e) else None)
+        known = _cache.lookup(edges, PREPARED, lambda e, _: prepared if prepared.is_of(e) else None)
         return known is not None
 
     def _storage(self) -> PrecomputedStorage:

@@ -129,6 +129,18 @@ def test_another_edge_index_drops_the_structure():
         batch.graph()
 
 
+@pytest.mark.parametrize("remove_edge_index", [True, False])
+def test_a_change_in_place_is_not_of_the_structure(remove_edge_index):
+    batch = Batch.from_data_list(prepare(remove_edge_index=remove_edge_index))
+    before = batch.graph()
+    edge_index = batch.edge_index
+    assert batch.graph() is before
+    edge_index[0] = 1
+    assert (build_graph(edge_index, batch.num_nodes, batch.num_nodes).col == 1).all()
+    with pytest.raises(AttributeError, match="apply it again"):
+        batch.graph()
+
+
 class OwnData(PrecomputedData):
     def __inc__(self, key, value, *args):
         return 7 if key == "mine" else super().__inc__(key, value, *args)

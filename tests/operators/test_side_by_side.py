@@ -132,11 +132,14 @@ def test_numbers_that_fit_no_graph_write_nothing_elsewhere(cuda):
 def test_numbers_that_fit_no_graph(self_loops):
     degrees = torch.tensor([[1, 1], [1, 1]], dtype=torch.int32)
     perm, ptr = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0, 2])
-    for name, wrong in {
-        "degrees": (degrees * 2, perm, ptr),
-        "local_perm": (degrees, perm + 1, ptr),
-        "ptr": (degrees, perm, ptr + 1),
-    }.items():
+    of_one_source = torch.tensor([[1, 2], [1, 0]], dtype=torch.int32)
+    side_by_side(of_one_source, perm, ptr, self_loops=self_loops)
+    for name, wrong in (
+        ("degrees", (degrees * 2, perm, ptr)),
+        ("local_perm", (degrees, perm + 1, ptr)),
+        ("local_perm", (of_one_source, perm.flip(0), ptr)),
+        ("ptr", (degrees, perm, ptr + 1)),
+    ):
         with pytest.raises(RuntimeError, match=f"^{name}: expected .*got "):
             side_by_side(*wrong, self_loops=self_loops)
 

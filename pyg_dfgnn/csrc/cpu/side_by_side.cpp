@@ -84,10 +84,14 @@ class Collate {
       std::fill(dst.begin() + (by_dst_[i] - first), dst.begin() + (by_dst_[i + 1] - first), static_cast<Index>(i));
     }
     for (int64_t j = begin; j < end; ++j) {
+      int64_t before = -1;
       for (int64_t p = by_src_[j]; p < by_src_[j + 1]; ++p) {
         const int64_t local = local_perm_[p];
         TORCH_CHECK(local >= 0 && local < count, "local_perm: expected places in [0, ", count, "), got ", local,
                     " (do all graphs of the batch have one index_dtype?)");
+        TORCH_CHECK(local > before, "local_perm: expected ascending places of the edges of a source, got ", local,
+                    " after ", before);
+        before = local;
         const int64_t expected = next[dst[local] - begin]++ - first;
         TORCH_CHECK(local == expected, "local_perm: expected edges of a destination in the order of their sources, ",
                     "place ", expected, " in its graph, got ", local);
