@@ -31,8 +31,9 @@ from .reorder import is_of, take
 # them, and finds the number of nodes and of edges in them.
 DEGREES = "dfgnn_node_degrees"
 # Shape [GRAPH + work, 0]: numbers that concatenation adds up, of graphs and of their work, and that
-# stay on the host. It is complex, and makes those complex that it is concatenated with, where it is
-# not of the edges as they are.
+# stay on the host; of int32 [GRAPH + work, 0, 1], which torch concatenates with no int16's, whose
+# numbers without sign would become negative. It is complex, and makes those complex that it is
+# concatenated with, where it is not of the edges as they are.
 WORK = "dfgnn_tile_work"
 WORK_PER_BLOCK = 16
 GRAPH = 1 << 36  # more than the work of all graphs of a batch, or dataset
@@ -336,7 +337,8 @@ class PrecomputeGraph(BaseTransform):
     Args:
         index_dtype: That of what is stored, two numbers for each node and one for each edge:
             ``torch.int16`` serves graphs of up to 65535 edges, ``torch.int32`` all. It is the same
-            for all graphs of a dataset, because they are concatenated.
+            for all graphs of a dataset, because they are concatenated: a batch of both is refused
+            (RuntimeError: Tensors must have same number of dimensions).
         remove_edge_index: Whether to drop the attribute itself, 16 bytes for every edge;
             ``data.edge_index`` is then made of the structure when it is read.
 
@@ -396,7 +398,8 @@ class PrecomputeGraph(BaseTransform):
         degrees = torch.stack([graph.rowptr.diff(), graph.colptr.diff()], dim=1)
         data._store[DEGREES] = degrees.to(edge_index.device, self.index_dtype)
         data._store[PERM] = graph.perm.to(edge_index.device, self.index_dtype)
-        data._store[WORK] = torch.empty(GRAPH + tile_work(with_loops), 0, dtype=torch.float32)
+        work = torch.empty(GRAPH + tile_work(with_loops), 0, dtype=torch.float32)
+        data._store[WORK] = work if self.index_dtype == torch.int16 else work.unsqueeze(2)
         return data
 
     def __repr__(self) -> str:

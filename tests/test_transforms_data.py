@@ -330,6 +330,17 @@ def test_limits():
     check_prepared(PrecomputeGraph(torch.int32)(fan(65536)), False)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_no_batch_has_two_types_of_indices(num_workers):
+    """A worker would give all of them the first one's."""
+    graphs = [PrecomputeGraph()(fan(40000)), PrecomputeGraph(torch.int32)(fan(70000))]
+    for both in (graphs, graphs[::-1]):
+        with pytest.raises(RuntimeError, match="same number of dimensions"):
+            next(iter(DataLoader(both, 2, num_workers=num_workers)))
+        with pytest.raises(RuntimeError, match="same number of dimensions"):
+            DeviceDataset(both, "cpu")
+
+
 def test_wrong_data():
     with pytest.raises(TypeError, match=r"^data: expected .*got HeteroData"):
         PrecomputeGraph()(HeteroData())
