@@ -84,17 +84,27 @@ constexpr float kUp = 1 << kLowBits, kDown = 1 / kUp;
 
 constexpr int kMatrixAlignment = 8 * warpgroup::kPanelBytes;  // rows of a panel are swizzled by eights
 
+// Shared memory, with its address, which all lanes of a warp agree on. As a number that a compiler does not know: it
+// would make it anew for every use, of a register that takes long to read.
+struct SharedBytes {
+  unsigned char* bytes;
+  uint32_t address;
+
+  __device__ __forceinline__ static SharedBytes of(unsigned char* memory) {
+    return {memory, __shfl_sync(kAllLanes, shared_address(memory), 0)};
+  }
+  __device__ __forceinline__ SharedBytes operator+(int more) const { return {bytes + more, address + more}; }
+};
+
 // Rows of features, at a multiple of kMatrixAlignment where wgmma may read them. So that no reader meets a bank
 // conflict, pieces of 16 bytes change places as wgmma has it (warpgroup.cuh), or, where S::kSmall, rows lie 16 bytes
 // apart, with addresses that are simpler.
 template <class S, int kRows>
-struct Matrix {
+struct Matrix : SharedBytes {
   static constexpr int kRowStride = S::kPanelBytes + (S::kSmall ? 16 : 0), kPanelStride = kRows * kRowStride;
   static constexpr int kScalesBegin = S::kRowBytes / S::kPanelBytes * kPanelStride;
   static constexpr int kBytes = kScalesBegin + (S::kScaled ? kMatrixAlignment : 0);
   static_assert((S::kSmall || kScalesBegin % kMatrixAlignment == 0) && kRows * sizeof(float) <= kMatrixAlignment);
-
-  unsigned char* bytes;
 
   // Where a piece of a row is.
   __device__ __forceinline__ static int place(int row, int piece) {

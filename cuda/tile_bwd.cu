@@ -344,9 +344,9 @@ __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<kRows, score, S,
   if (kRows) let_next_begin();
   BackwardTurns<S, kRows, kPositions> turn(a, windows, sharing);
   if (!turn) return;
+  const auto of_part = SharedBytes::of(memory + part<S>() * kStagesBytes<score, S, kRows>);
   for_groups<S>(a.heads, [&](int h) {
-    BackwardStages<score, S, kRows, kSums> stages(masks, norms, sums,
-                                                  memory + part<S>() * kStagesBytes<score, S, kRows>);
+    BackwardStages<score, S, kRows, kSums> stages(masks, norms, sums, of_part);
     stages.start(a, g, turn.window(), h);
     do {
       if constexpr (kRows) {

@@ -21,7 +21,7 @@ class Chunks {
   static constexpr bool kIsDouble = kDouble;
   static constexpr int kBytes = (kDouble ? 2 : 1) * kMatrices * Chunk<S>::kBytes;
 
-  __device__ __forceinline__ explicit Chunks(unsigned char* buffers) : buffers_(buffers) {}
+  __device__ __forceinline__ explicit Chunks(const SharedBytes& buffers) : buffers_(buffers) {}
 
   // Goes on to a window, after a barrier behind the last first() and, if there is one, second() and release() of the
   // window before. Starts to copy the tile's first chunk, if it is worth while before edges are known.
@@ -57,7 +57,7 @@ class Chunks {
   }
 
   __device__ __forceinline__ Chunk<S> second() {
-    const Chunk<S> second{now_.bytes + Chunk<S>::kBytes};
+    const Chunk<S> second{now_ + Chunk<S>::kBytes};
     if (!kDouble) {
       wait_for_copies();
       Rows<S>::prepare(second);
@@ -93,7 +93,7 @@ class Chunks {
   }
 
   __device__ __forceinline__ Chunk<S> buffer(int matrix) const {
-    return {buffers_ + (turn_ * kMatrices + matrix) * Chunk<S>::kBytes};
+    return {buffers_ + static_cast<int>(turn_ * kMatrices + matrix) * Chunk<S>::kBytes};
   }
 
   __device__ __forceinline__ void start() const {
@@ -110,7 +110,7 @@ class Chunks {
 
   Rows<S> first_, second_;
   int begin_ = 0, end_ = 0;
-  unsigned char* const buffers_;
+  const SharedBytes buffers_;
   Chunk<S> now_{};
   uint32_t left_ = 0;  // chunks that have not been used
   unsigned turn_ = 0;

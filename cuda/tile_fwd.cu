@@ -36,27 +36,33 @@ int stages_bytes(int major) {
   return S::kForWarpgroup && major == 9 ? kStagesBytes<score, S, true> : kStagesBytes<score, S, false>;
 }
 
+// Whether the maximum of a row is that of the first chunk where it has edges, whatever comes later: weights that have
+// float32's exponents may be large. Where they outgrow these, the row goes edge by edge.
+template <class S>
+constexpr bool kOneMaximum = std::is_same_v<typename S::T, __nv_bfloat16>;
+
 // The softmax of a warp's rows, and what it weights, as chunks go by.
 template <class S>
 struct Running {
   Features<S> out;
   float m[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
+  __device__ __forceinline__ bool has_maxima() const {
+    return !__any_sync(kAllLanes, m[0] == -INFINITY || m[1] == -INFINITY);
+  }
+
   // Goes on to chunks with such a largest logit, of a thread's elements. is_first: nothing has been added yet.
   template <Score score>
-  __device__ __forceinline__ void grow(float (&largest)[2], bool is_first) {
+  __device__ __forceinline__ void grow(const float (&largest)[2], bool is_first) {
     bool grows = false;
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      largest[v] = lanes_max<4>(largest[v]);
-      grows |= largest[v] > m[v] + kSlack<score>;
-    }
+    for (int v = 0; v < 2; ++v) grows |= largest[v] > m[v] + kSlack<score>;
     if (!__any_sync(kAllLanes, grows)) return;
     float fade[2];
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       const float before = m[v];
-      m[v] = max(before, largest[v]);
+      m[v] = max(before, lanes_max<4>(largest[v]));
       fade[v] = before == -INFINITY ? 0 : weight_of<score>(before - m[v]);
       sum[v] *= fade[v];
     }
@@ -84,7 +90,7 @@ struct ForwardStages {
 
   // memory: the part's.
   __device__ __forceinline__ ForwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
-                                           typename PartSums<S>::Shared& sums, unsigned char* memory)
+                                           typename PartSums<S>::Shared& sums, const SharedBytes& memory)
       : masks(window_masks),
         norms(block_norms),
         parts(sums),
@@ -141,6 +147,12 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   const RowFactors<S> query_factors(queries, dst[0][0], dst[0][1]);
   auto [active, mine, others] = masks.template read<kPositions>(w);
   const bool have_edges[2] = {masks.has_edges(window_row(0)), masks.has_edges(window_row(1))};
+  if constexpr (kOneMaximum<S> && !kFactored) {
+    for_heads<S>(a.heads, h, [&](int k) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) running[k].m[v] = have_edges[v] ? -INFINITY : 0;
+    });
+  }
 
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions, S::kHeads> edges(masks, places, others);
@@ -183,13 +195,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
             }
           }
         } else {
-          float largest[2] = {-INFINITY, -INFINITY};
-          if constexpr (kFirst) {
-#pragma unroll
-            for (int x = 0; x < 16; ++x) largest[x % 4 / 2] = max(largest[x % 4 / 2], p[x / 4][x % 4]);
-#pragma unroll
-            for (int v = 0; v < 2; ++v) largest[v] *= dst[k][v];
-          } else {
+          if constexpr (!kFirst) {
             with_terms<kPositions>(has_terms, [&]<bool kTerms>() {
 #pragma unroll
               for (int x = 0; x < 8; ++x) {
@@ -201,12 +207,18 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
                   const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
                   const int64_t e = kTerms ? places.of_all(edges.place(v, j, c)) : 0;
                   s = logit_of<score, kTerms>(a, s, term, src, e, h + k, kUnit<score>).value + edges.mask(v, j, c);
-                  largest[v] = max(largest[v], s);
                 }
               }
             });
           }
-          to.template grow<score>(largest, is_first);
+          if (!kOneMaximum<S> || !to.has_maxima()) {
+            float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+            for (int x = 0; x < 16; ++x) largest[x % 4 / 2] = max(largest[x % 4 / 2], p[x / 4][x % 4]);
+#pragma unroll
+            for (int v = 0; v < 2; ++v) largest[v] *= kFirst ? dst[k][v] : 1;
+            to.template grow<score>(largest, is_first);
+          }
           if (draws) {
             if (k == 0) kept.load(a, w, chunk);
             kept.draw(a, w, dropout, h + k);
@@ -246,7 +258,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       infinite[v] += of.out.nan_if_infinite(v) + sum * 0.0f;
       if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
       inverse[k][v] = sum == 0 ? 0 : inverse_of(sum);
-      lse[k][v] = kFactored && sum == 0 ? -INFINITY : lse_of_sum<score>(of.m[v], sum);  // without factors m is
+      lse[k][v] = sum == 0 ? -INFINITY : lse_of_sum<score>(of.m[v], sum);
     }
   });
 #pragma unroll
@@ -292,8 +304,9 @@ __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<score, S, kPosit
   __shared__ typename ForwardTurns<S, kPositions>::Storage windows;
   ForwardTurns<S, kPositions> turn(a, windows, sharing);
   if (!turn) return;
+  const auto of_part = SharedBytes::of(memory + part<S>() * kStagesBytes<score, S, S::kWarpgroup>);
   for_groups<S>(a.heads, [&](int h) {
-    ForwardStages<score, S> stages(masks, norms, sums, memory + part<S>() * kStagesBytes<score, S, S::kWarpgroup>);
+    ForwardStages<score, S> stages(masks, norms, sums, of_part);
     stages.start(a, turn.window(), h);
     do {
       forward_window<score, S, kPositions>(a, outputs, turn, h, stages);

@@ -132,12 +132,12 @@ struct BackwardStages {
 
   // memory: the part's.
   __device__ __forceinline__ BackwardStages(WindowMasks& window_masks, ScoreNorms<score, S>& block_norms,
-                                            typename PartSums<S>::Shared& sums, unsigned char* memory)
+                                            typename PartSums<S>::Shared& sums, const SharedBytes& memory)
       : masks(window_masks),
         norms(block_norms),
         parts(sums),
         first{memory},
-        second{kHasSecond<score, kRows> ? memory + WindowRows<S>::kBytes : memory},
+        second{memory + (kHasSecond<score, kRows> ? WindowRows<S>::kBytes : 0)},
         chunks(memory + kWindowsBytes<score, S, kRows>) {}
 
   // Starts to copy what heads from h on need of a window.

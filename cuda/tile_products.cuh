@@ -38,7 +38,7 @@ template <class S, int kRows>
 class LaneRow {
  public:
   __device__ __forceinline__ LaneRow(const Matrix<S, kRows>& matrix, int row, int half)
-      : row_(shared_address(matrix.bytes) + row * matrix.kRowStride), piece_((half ^ matrix.swizzle(row)) * 16) {}
+      : row_(matrix.address + row * matrix.kRowStride), piece_((half ^ matrix.swizzle(row)) * 16) {}
 
   // byte: where these begin in the row; down: so many rows further, a multiple of 8.
   __device__ __forceinline__ uint32_t at(int byte, int down = 0) const {

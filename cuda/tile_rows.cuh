@@ -23,10 +23,9 @@ class Rows {
   __device__ __forceinline__ void stage(const Matrix<S, kRows>& to, int first, int end) const {
     const unsigned char* from = from_ + static_cast<int64_t>(first) * stride_;
     const int left = valid_ ? end - first - row() : 0;
-    const uint32_t address = shared_address(to.bytes);
 #pragma unroll
     for (int k = 0; k < kRows / kAtOnce; ++k) {
-      copy_async(address + place<kRows>(piece(), k), from, k * kAtOnce < left);
+      copy_async(to.address + place<kRows>(piece(), k), from, k * kAtOnce < left);
       from += kAtOnce * static_cast<int64_t>(stride_);
     }
   }
