@@ -34,3 +34,19 @@ def test_infinite_product_without_edge(heads, head_dim, sign, dtype, device):
     operands["k"][reaches] = sign * largest
     check_forward("tile_fwd", "dot", graph, operands)
     check_backward("tile_fwd", "dot", graph, operands)
+
+
+@DTYPES
+@pytest.mark.parametrize("step", [-60, 8, 44, 88, 120, 240])
+@pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
+def test_steps_between_chunks(heads, head_dim, step, dtype, device):
+    """Logits of a tile's later sources are so far above, or below, those of earlier ones: in
+    bfloat16 a row's maximum is that of the first chunk where it has edges."""
+    graph = graphs.batch([10, 70, 150], 0.1).to(device)
+    operands = make_operands("dot", graph, heads, head_dim, dtype=dtype)
+    operands["q"][..., 0] = 1
+    for node in range(graph.num_src):
+        place = node - (0 if node < 10 else 10 if node < 80 else 80)
+        operands["k"][node, :, 0] = step // 2 if place >= 40 else -step // 2
+    check_forward("tile_fwd", "dot", graph, operands, scale=1.0)
+    check_backward("tile_fwd", "dot", graph, operands, scale=1.0, slack=2.0)
