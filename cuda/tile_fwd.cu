@@ -37,7 +37,7 @@ int stages_bytes(int major) {
 }
 
 // Whether the maximum of a row is that of the first chunk where it has edges, whatever comes later: weights that have
-// float32's exponents may be large. Where they outgrow these, the row goes edge by edge.
+// float32's exponents may be large. Where they are too large (kMost), the row goes edge by edge.
 template <class S>
 constexpr bool kOneMaximum = std::is_same_v<typename S::T, __nv_bfloat16>;
 
@@ -71,8 +71,9 @@ struct Running {
 };
 
 // Rows whose weights sum up to less go edge by edge: factors of additive scores may have lost bits, or all logits are
-// the least there are, which times log2(e) are -inf.
-constexpr float kLeast = 0x1p-40f;
+// the least there are, which times log2(e) are -inf. And those whose weights sum up to more, of which the inverse has
+// no full precision.
+constexpr float kLeast = 0x1p-40f, kMost = 0x1p100f;
 
 // Whether weights are products of two factors, made for each node. Not in float16, whose weights have to be near their
 // row's largest.
@@ -256,7 +257,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
       infinite[v] += of.out.nan_if_infinite(v) + sum * 0.0f;
-      if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
+      if ((sum < kLeast || sum > kMost || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
       inverse[k][v] = sum == 0 ? 0 : inverse_of(sum);
       lse[k][v] = sum == 0 ? -INFINITY : lse_of_sum<score>(of.m[v], sum);
     }

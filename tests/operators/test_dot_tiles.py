@@ -37,7 +37,7 @@ def test_infinite_product_without_edge(heads, head_dim, sign, dtype, device):
 
 
 @DTYPES
-@pytest.mark.parametrize("step", [-60, 8, 44, 88, 120, 240])
+@pytest.mark.parametrize("step", [-60, 8, 44, 68, 72, 88, 120])
 @pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
 def test_steps_between_chunks(heads, head_dim, step, dtype, device):
     """Logits of a tile's later sources are so far above, or below, those of earlier ones: in
@@ -49,4 +49,4 @@ def test_steps_between_chunks(heads, head_dim, step, dtype, device):
         place = node - (0 if node < 10 else 10 if node < 80 else 80)
         operands["k"][node, :, 0] = step // 2 if place >= 40 else -step // 2
     check_forward("tile_fwd", "dot", graph, operands, scale=1.0)
-    check_backward("tile_fwd", "dot", graph, operands, scale=1.0, slack=2.0)
+    check_backward("tile_fwd", "dot", graph, operands, scale=1.0, slack=3.0)
