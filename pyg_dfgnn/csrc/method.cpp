@@ -82,7 +82,7 @@ bool resident_can_run(const Call& call, const Attention& attention, Pass pass) {
 // matrix each, which was 2 to 45 % faster with heads of 32 to 512 in float32 (ogbl-ppa- and ogbn-proteins-like).
 // Dot products of narrow heads are cheap to make again: they are smmf's, as far as they fit into the L2 cache, and
 // several narrow heads lie side by side in smmf's warps; of wide ones GATv2's scores, whose products take most
-// instructions, are made once where rows fill a warp (docs/kernels/long-rows.md). Many short rows go to groups of
+// instructions, are made once where rows fill a warp (docs/kernels/gatv2.md). Many short rows go to groups of
 // lanes, in smmf only; but a warp's groups wait for their longest row: of random graphs, from 8 edges a row on, pmf's
 // backward pass takes 0.7 to 0.95 times as long with additive scores and in float32, of equal rows 1.03 to 1.07. Runs
 // of short rows are smmf's, too, where edges are few, or of unequal lengths (run_geometry.h), but, in float32, where
@@ -389,7 +389,7 @@ Method choose_automatically(const Call& call, const Attention& attention, Pass p
 #ifdef DFGNN_WITH_CUDA
 // Edges for each node on either side from which on the derivative pays, from times beside "auto" without it (H200, CUDA
 // graphs, random graphs of 2^15 to 2^22 edges and 8 to 64 a node, power laws of 2^18 to 2^22;
-// docs/kernels/long-rows.md). With fewer edges in all, what there is to gain is little.
+// docs/kernels/two-gathers.md). With fewer edges in all, what there is to gain is little.
 constexpr int64_t kManyDerivativeEdges = 1 << 17;
 int64_t least_degree_of_derivative(cuda::AdditiveHeads heads, int64_t number_bytes, int64_t head_bytes) {
   const bool is_half = number_bytes == 2;
