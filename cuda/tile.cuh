@@ -84,8 +84,8 @@ constexpr float kUp = 1 << kLowBits, kDown = 1 / kUp;
 
 constexpr int kMatrixAlignment = 8 * warpgroup::kPanelBytes;  // rows of a panel are swizzled by eights
 
-// Shared memory, with its address, which all lanes of a warp agree on. As a number that a compiler does not know: it
-// would make it anew for every use, of a register that takes long to read.
+// Shared memory, with its address, which all lanes of a warp agree on. Compilers make that anew for every use, of a
+// register that takes long to read, but keep what a shuffle has made.
 struct SharedBytes {
   unsigned char* bytes;
   uint32_t address;

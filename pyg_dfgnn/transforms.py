@@ -259,7 +259,7 @@ class PrecomputedData(Data):
         """Whether it is of the edges that are stored, or were made and may have been changed since;
         compiled code is not asked."""
         edges = self._store.kept_edges()
-        if edges is None:
+        if edges is None and _cache.is_eager(self._store[PERM]):
             edges = _cache.known(self._store[PERM], MADE)
         if edges is None or not _cache.is_eager(edges):
             return True

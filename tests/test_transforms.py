@@ -224,6 +224,17 @@ def test_nothing_waits(cuda):
         torch.testing.assert_close(conv(batch.x, batch.edge_index), whole, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("has_read_edges", [False, True])
+def test_structure_in_a_compiled_function(has_read_edges, device):
+    torch._dynamo.reset()
+    batch = Batch.from_data_list(prepare()).to(device)
+    conv = pyg_dfgnn.nn.GATConv(8, 8).to(device)
+    if has_read_edges:
+        assert batch.edge_index.size(1) == batch.num_edges
+    compiled = torch.compile(lambda x: conv(x, batch.graph(True)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(batch.x), conv(batch.x, batch.edge_index))
+
+
 def test_capture_builds_at_every_replay(cuda):
     """Of what the batch then holds."""
     graphs = prepare()
