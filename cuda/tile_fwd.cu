@@ -36,20 +36,11 @@ int stages_bytes(int major) {
   return S::kForWarpgroup && major == 9 ? kStagesBytes<score, S, true> : kStagesBytes<score, S, false>;
 }
 
-// Whether the maximum of a row is that of the first chunk where it has edges, whatever comes later: weights that have
-// float32's exponents may be large. Where they are too large (kMost), the row goes edge by edge.
-template <class S>
-constexpr bool kOneMaximum = std::is_same_v<typename S::T, __nv_bfloat16>;
-
 // The softmax of a warp's rows, and what it weights, as chunks go by.
 template <class S>
 struct Running {
   Features<S> out;
   float m[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-
-  __device__ __forceinline__ bool has_maxima() const {
-    return !__any_sync(kAllLanes, m[0] == -INFINITY || m[1] == -INFINITY);
-  }
 
   // Goes on to chunks with such a largest logit, of a thread's elements. is_first: nothing has been added yet.
   template <Score score>
@@ -71,9 +62,8 @@ struct Running {
 };
 
 // Rows whose weights sum up to less go edge by edge: factors of additive scores may have lost bits, or all logits are
-// the least there are, which times log2(e) are -inf. And those whose weights sum up to more, of which the inverse has
-// no full precision.
-constexpr float kLeast = 0x1p-40f, kMost = 0x1p100f;
+// the least there are, which times log2(e) are -inf.
+constexpr float kLeast = 0x1p-40f;
 
 // Whether weights are products of two factors, made for each node. Not in float16, whose weights have to be near their
 // row's largest.
@@ -148,12 +138,6 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   const RowFactors<S> query_factors(queries, dst[0][0], dst[0][1]);
   auto [active, mine, others] = masks.template read<kPositions>(w);
   const bool have_edges[2] = {masks.has_edges(window_row(0)), masks.has_edges(window_row(1))};
-  if constexpr (kOneMaximum<S> && !kFactored) {
-    for_heads<S>(a.heads, h, [&](int k) {
-#pragma unroll
-      for (int v = 0; v < 2; ++v) running[k].m[v] = have_edges[v] ? -INFINITY : 0;
-    });
-  }
 
   const Places places(a.rowptr, a.num_edges, w);
   MaskRows<kPositions, S::kHeads> edges(masks, places, others);
@@ -212,14 +196,12 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
               }
             });
           }
-          if (!kOneMaximum<S> || !to.has_maxima()) {
-            float largest[2] = {-INFINITY, -INFINITY};
+          float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-            for (int x = 0; x < 16; ++x) largest[x % 4 / 2] = max(largest[x % 4 / 2], p[x / 4][x % 4]);
+          for (int x = 0; x < 16; ++x) largest[x % 4 / 2] = max(largest[x % 4 / 2], p[x / 4][x % 4]);
 #pragma unroll
-            for (int v = 0; v < 2; ++v) largest[v] *= kFirst ? dst[k][v] : 1;
-            to.template grow<score>(largest, is_first);
-          }
+          for (int v = 0; v < 2; ++v) largest[v] *= kFirst ? dst[k][v] : 1;
+          to.template grow<score>(largest, is_first);
           if (draws) {
             if (k == 0) kept.load(a, w, chunk);
             kept.draw(a, w, dropout, h + k);
@@ -257,7 +239,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       const Running<S>& of = running[k];
       const float sum = lanes_sum<4>(of.sum[v]);
       infinite[v] += of.out.nan_if_infinite(v) + sum * 0.0f;
-      if ((sum < kLeast || sum > kMost || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
+      if ((sum < kLeast || !is_precise<score>(of.m[v])) && have_edges[v]) infinite[v] = NAN;
       inverse[k][v] = sum == 0 ? 0 : inverse_of(sum);
       lse[k][v] = sum == 0 ? -INFINITY : lse_of_sum<score>(of.m[v], sum);
     }
