@@ -144,6 +144,33 @@ def test_numbers_that_fit_no_graph(self_loops):
             side_by_side(*wrong, self_loops=self_loops)
 
 
+@hypothesis.given(
+    nodes=st.integers(2, 4),
+    twice=st.sampled_from([0.0, 0.5]),
+    swaps=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3),
+    moves_degrees=st.booleans(),
+    self_loops=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_what_is_accepted_is_a_structure(nodes, twice, swaps, moves_degrees, self_loops, seed):
+    """Of places and degrees in another order: both forms have the same edges, or it is refused."""
+    degrees, perm, ptr = arguments_of(random_edges([nodes], 0.8, twice, seed), [nodes], torch.int32)
+    for i, j in swaps if perm.numel() else ():
+        perm[[i % perm.numel(), j % perm.numel()]] = perm[[j % perm.numel(), i % perm.numel()]]
+    if moves_degrees:
+        degrees = degrees.roll(1, 0)
+    try:
+        found = side_by_side(degrees, perm, ptr, self_loops=self_loops)
+    except RuntimeError:
+        return
+    rowptr, col, _, colptr, row, places = (t.long() for t in found[:6])
+    count = int(rowptr[-1])
+    dst, src = (torch.arange(nodes).repeat_interleave(p.diff()) for p in (rowptr, colptr))
+    assert places[:count].sort().values.equal(torch.arange(count))
+    assert col[places[:count]].equal(src)
+    assert dst[places[:count]].equal(row[:count])
+
+
 def bad_calls() -> list[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
     degrees = torch.tensor([[1, 1], [1, 1]], dtype=torch.int16)
     perm, ptr = torch.tensor([1, 0], dtype=torch.int16), torch.tensor([0, 2])
