@@ -41,11 +41,11 @@ def test_infinite_product_without_edge(heads, head_dim, sign, dtype, device):
 @pytest.mark.parametrize(("heads", "head_dim"), SHAPES)
 def test_steps_between_chunks(heads, head_dim, step, dtype, device):
     """Logits of a tile's later sources are so far above, or below, those of earlier ones."""
-    graph = graphs.batch([10, 70, 150], 0.1).to(device)
+    sizes = [10, 70, 150]
+    graph = graphs.batch(sizes, 0.1).to(device)
     operands = make_operands("dot", graph, heads, head_dim, dtype=dtype)
     operands["q"][..., 0] = 1
-    for node in range(graph.num_src):
-        place = node - (0 if node < 10 else 10 if node < 80 else 80)
-        operands["k"][node, :, 0] = step // 2 if place >= 40 else -step // 2
+    is_later = torch.cat([torch.arange(size, device=device) >= 40 for size in sizes])
+    operands["k"][..., 0] = torch.where(is_later, step / 2, -step / 2)[:, None].to(dtype)
     check_forward("tile_fwd", "dot", graph, operands, scale=1.0)
     check_backward("tile_fwd", "dot", graph, operands, scale=1.0, slack=3.0)
