@@ -129,7 +129,7 @@ class PrecomputedStorage(GlobalStorage):
 
     def has_structure(self) -> bool:
         """Whether all of it is there, and of the edges as they are."""
-        return self._mapping.keys() >= STRUCTURE and not self.is_spoilt()
+        return all(name in self._mapping for name in STRUCTURE) and not self.is_spoilt()
 
     def drop_structure(self) -> None:
         self._slice_edges()
