@@ -55,11 +55,6 @@ __device__ __forceinline__ int window_row(int v) {
 // The chunk row of element c (0, 1) of accumulator tile j (0 .. 3).
 __device__ __forceinline__ int chunk_row(int j, int c) { return 8 * j + 2 * lane_in_group() + c; }
 
-// What the lane has whose number is that of the chunk row.
-__device__ __forceinline__ float of_chunk_row(float x, int j, int c) {
-  return __shfl_sync(kAllLanes, x, chunk_row(j, c));
-}
-
 // ---- powers of two
 
 // 2^(exponent - 127)

@@ -10,7 +10,7 @@
 namespace dfgnn::cuda::tile {
 
 // Factors of a node: of a + b, and of slope (a + b).
-struct AdditiveFactors {
+struct alignas(8) AdditiveFactors {
   float whole, sloped;
 
   __device__ __forceinline__ static float exponential(float x) { return exp2_of(kLog2e * x); }
@@ -28,10 +28,6 @@ struct AdditiveFactors {
 
   __device__ __forceinline__ float weight(const AdditiveFactors& src) const {
     return max(whole * src.whole, sloped * src.sloped);
-  }
-
-  __device__ __forceinline__ AdditiveFactors of_chunk_row(int j, int c) const {
-    return {tile::of_chunk_row(whole, j, c), tile::of_chunk_row(sloped, j, c)};
   }
 };
 

@@ -24,7 +24,8 @@ using BackwardTurns = Turns<kRows ? WindowOrder::from_last : WindowOrder::from_f
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const Gradients& g,
                                             BackwardTurns<S, true, kPositions>& turn, int h,
-                                            BackwardStages<score, S, true>& stages) {
+                                            BackwardStages<score, S, true>& stages,
+                                            typename BackwardTerms<score, S, true>::Shared& terms_shared) {
   constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
   constexpr bool kFirst = kMasksFirst<score, S, kPositions>;
   using Side = Terms<true>;
@@ -33,13 +34,16 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   auto& [masks, norms, parts, grads, queries, chunks] = stages;
   const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
+  BackwardTerms<score, S, true> terms(terms_shared, w, a.heads, h);
+  const auto load_term = [&](int node, int head) { return Side::of_other<score>(a, node, head); };
+  terms.load(1, load_term);
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
   RowTerms row[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       const float term = kCosine ? 0 : Side::of_window<score>(a, i[v], h + k);
-      row[k][v] = {term, RowTerms::lse_of<score>(a, g, i[v], h + k), 0};
+      row[k][v] = RowTerms::of<score>(term, a.at(g.lse, a.scalar(i[v], h + k)), 0);
     }
   });
   wait_for_copies();
@@ -79,14 +83,14 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
+  if ((active & 1) == 0) terms.load(active, load_term);
   for (uint32_t left = active; left != 0; left &= left - 1) {
-    const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
+    const int chunk = __ffs(left) - 1;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the part
-    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    float lane_src[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
+    auto srcs = terms.put([](float src, int) { return src; });
     if (kSeveral) chunks.agree();
-    const Chunk<S> values = first_of<score, S>(chunks, norms, a.eps, lane_src);
+    const Chunk<S> values = first_of<score, S>(chunks, norms, a.eps, srcs);
+    terms.load(left & (left - 1), load_term);
     if (works) edges.load(chunk);
     for_heads<S>(a.heads, h, [&](int k) {
       Logits dp = {}, s = {};
@@ -110,7 +114,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
 #pragma unroll
           for (int x = 0; x < 8; ++x) {
             const int j = x / 2, c = x % 2;
-            const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
+            const float src = src_pair<score>(srcs, k, j).of[c];
 #pragma unroll
             for (int v = 0; v < 2; ++v) {
               const float term = kProductsHaveTerms<score, S> ? 1 : row[k][v].term;
@@ -177,7 +181,8 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
 template <Score score, class S, bool kPositions, Sums kSums>
 __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, const Gradients& g,
                                                BackwardTurns<S, false, kPositions>& turn, int h,
-                                               BackwardStages<score, S, false, kSums>& stages) {
+                                               BackwardStages<score, S, false, kSums>& stages,
+                                               typename BackwardTerms<score, S, false>::Shared& terms_shared) {
   constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
   constexpr bool kFirst = kMasksFirst<score, S, kPositions>;
   constexpr bool kOfSrc = kSums != Sums::of_value, kOfValue = kSums != Sums::of_src, kSumsSrc = kNeedsDots && kOfSrc;
@@ -187,6 +192,15 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   auto& [masks, norms, parts, values, keys, chunks] = stages;
   const auto start = [&](const BlockWindow& next) { stages.start(a, g, next, h); };
   const int node[2] = {w.node(window_row(0)), w.node(window_row(1))};
+  const void* delta = when_written(g.delta);
+  const void* scale = kCosine ? when_written(g.scale) : nullptr;
+  BackwardTerms<score, S, false> terms(terms_shared, w, a.heads, h);
+  const auto load_row = [&](int i, int head) {
+    const auto written = [&](const void* data) { return __ldcg(static_cast<const float*>(data) + a.scalar(i, head)); };
+    const float term = kCosine ? written(scale) : Side::of_other<score>(a, i, head);
+    return RowTerms{term, a.at(g.lse, a.scalar(i, head)), written(delta)};
+  };
+  terms.load(1, load_row);
   float src[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
@@ -211,20 +225,20 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   KeptEdges<false> kept(a, masks, w, others);
   const bool draws = kPositions && dropout.active() && a.num_edges > 0;
   const bool has_terms = kPositions && has_edge_terms(a);
-  const void* delta = when_written(g.delta);
-  const void* scale = kCosine ? when_written(g.scale) : nullptr;
   GradientSums<S> grad[S::kHeads], grad_value[S::kHeads];
   float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
+  if ((active & 1) == 0) terms.load(active, load_row);
   for (uint32_t left = active; left != 0; left &= left - 1) {
-    const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
+    const int chunk = __ffs(left) - 1;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the part
-    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    RowTerms lane_row[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_row[k] = RowTerms::of<score>(a, g, delta, scale, lane_node, h + k); });
+    const auto rows = terms.put([](const RowTerms& row, int) {
+      return static_cast<RowTerms::Shared<score>>(RowTerms::of<score>(row.term, row.lse, row.delta));
+    });
     if (kSeveral) chunks.agree();
     const Chunk<S> grads = chunks.first();
+    terms.load(left & (left - 1), load_row);
     if (works) {
       edges.load(chunk);
       if (draws) kept.load(a, w, chunk);
@@ -250,7 +264,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 #pragma unroll
           for (int x = 0; x < 8; ++x) {
             const int j = x / 2, c = x % 2;
-            const RowTerms row = lane_row[k].template of_chunk_row<score>(j, c);
+            const RowTerms row = RowTerms::of(rows.pair(k, j).of[c]);
 #pragma unroll
             for (int v = 0; v < 2; ++v) {
               const float term = kProductsHaveTerms<score, S> ? 1 : src[k][v];
@@ -325,12 +339,14 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
 template <bool kRows, Score score, class S, bool kPositions>
-constexpr int kBlocks = S::kSmall                  ? 4 - kPositions
-                        : S::kParts > 1            ? 1
-                        : S::kLarge                ? 2 + (kRows && score == Score::additive)
-                        : score == Score::additive ? (kPositions ? 2 + kRows : 3 + (sizeof(typename S::T) == 2))
-                        : kRows && !S::kScaled     ? 3
-                                                   : 2;
+constexpr int kBlocks =
+    S::kSmall       ? 4 - kPositions
+    : S::kParts > 1 ? 1
+    : S::kLarge     ? 2 + (kRows && score == Score::additive)
+    : score == Score::additive
+        ? (kPositions ? 2 + kRows : 3 + (sizeof(typename S::T) == 2) + (kRows && S::kFeatures == 64))
+    : kRows && !S::kScaled ? 3
+                           : 2;
 
 template <bool kRows, Score score, class S, bool kPositions, Sums kSums = Sums::both>
 __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<kRows, score, S, kPositions>))
@@ -340,6 +356,7 @@ __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<kRows, score, S,
   __shared__ WindowMasks masks;
   __shared__ ScoreNorms<score, S> norms;
   __shared__ typename PartSums<S>::Shared sums;
+  __shared__ typename BackwardTerms<score, S, kRows>::Shared terms;
   __shared__ typename BackwardTurns<S, kRows, kPositions>::Storage windows;
   if (kRows) let_next_begin();
   BackwardTurns<S, kRows, kPositions> turn(a, windows, sharing);
@@ -350,9 +367,9 @@ __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<kRows, score, S,
     stages.start(a, g, turn.window(), h);
     do {
       if constexpr (kRows) {
-        rows_window<score, S, kPositions>(a, g, turn, h, stages);
+        rows_window<score, S, kPositions>(a, g, turn, h, stages, terms);
       } else {
-        columns_window<score, S, kPositions, kSums>(a, g, turn, h, stages);
+        columns_window<score, S, kPositions, kSums>(a, g, turn, h, stages, terms);
       }
     } while (kTakesSeveral<S, kPositions> && turn);
   });
@@ -382,7 +399,8 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
 
 bool tile_bwd_fits(const Attention& a) {
   return for_tile_shape(a, [&]<Score score, class S>() {
-           return check_room<score, S>(std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>));
+           return check_room<score, S, BackwardTerms<score, S, false>>(
+               std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>));
          }) == cudaSuccess;
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tile_rows.cuh"
-#include "tile_window.cuh"
+#include "tile_terms.cuh"
 
 namespace dfgnn::cuda::tile {
 
@@ -47,13 +47,11 @@ class Chunks {
 
   __device__ __forceinline__ Chunk<S> first() { return first_with(NoNorms{}); }
 
-  // With norms of its rows, which go to the turn's of both; lanes get those of the row of their number.
-  __device__ __forceinline__ Chunk<S> first(BlockNorms<S>& norms, double eps, float (&of_lane)[S::kHeads]) {
+  // With norms of its rows, which go to the turn's of both.
+  __device__ __forceinline__ Chunk<S> first(BlockNorms<S>& norms, double eps, TermsOfChunk<float>& of_rows) {
     const RowNorms<kChunk> made{norms.chunks[turn_], eps};
-    const Chunk<S> chunk = first_with(made);
-#pragma unroll
-    for (int k = 0; k < S::kHeads; ++k) of_lane[k] = made.of(k, static_cast<int>(threadIdx.x) % kWarp);
-    return chunk;
+    of_rows = TermsOfChunk<float>(made.norms);
+    return first_with(made);
   }
 
   __device__ __forceinline__ Chunk<S> second() {
@@ -116,12 +114,11 @@ class Chunks {
   unsigned turn_ = 0;
 };
 
-// The first matrix of a chunk; with cosine scores lanes get the norms of the rows of their number.
-template <Score score, class S, class Chunks>
-__device__ __forceinline__ Chunk<S> first_of(Chunks& chunks, ScoreNorms<score, S>& norms, double eps,
-                                             float (&of_lane)[S::kHeads]) {
+// The first matrix of a chunk; with cosine scores, the terms of its rows are their norms.
+template <Score score, class S, class Chunks, class Terms>
+__device__ __forceinline__ Chunk<S> first_of(Chunks& chunks, ScoreNorms<score, S>& norms, double eps, Terms& of_rows) {
   if constexpr (score == Score::cosine) {
-    return chunks.first(norms, eps, of_lane);
+    return chunks.first(norms, eps, of_rows);
   } else {
     return chunks.first();
   }

@@ -70,6 +70,10 @@ constexpr float kLeast = 0x1p-40f;
 template <Score score, class S, bool kPositions>
 constexpr bool kHasFactors = score == Score::additive && !kPositions && !std::is_same_v<typename S::T, __half>;
 
+// What sources bring to logits.
+template <Score score, class S, bool kPositions>
+using ForwardTerms = SrcTerms<score, S, std::conditional_t<kHasFactors<score, S, kPositions>, AdditiveFactors, float>>;
+
 // What a block has in shared memory.
 template <Score score, class S>
 struct ForwardStages {
@@ -101,7 +105,8 @@ struct ForwardStages {
 template <Score score, class S, bool kPositions>
 __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, const Outputs& outputs,
                                                ForwardTurns<S, kPositions>& turn, int h,
-                                               ForwardStages<score, S>& stages) {
+                                               ForwardStages<score, S>& stages,
+                                               typename ForwardTerms<score, S, kPositions>::Shared& terms_shared) {
   constexpr bool kNeedsDots = score != Score::additive, kCosine = score == Score::cosine;
   constexpr bool kFactored = kHasFactors<score, S, kPositions>, kFirst = kMasksFirst<score, S, kPositions>;
   using Side = Terms<true>;
@@ -110,6 +115,9 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   auto& [masks, norms, parts, queries, chunks] = stages;
   const auto start = [&](const BlockWindow& next) { stages.start(a, next, h); };
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
+  ForwardTerms<score, S, kPositions> terms(terms_shared, w, a.heads, h);
+  const auto load_term = [&](int node, int head) { return Side::of_other<score>(a, node, head); };
+  terms.load(1, load_term);
   Running<S> running[S::kHeads];
   float dst[S::kHeads][2], top[S::kHeads];
   AdditiveFactors factors[S::kHeads][2];
@@ -147,19 +155,30 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   const bool has_terms = kPositions && has_edge_terms(a);
   bool is_first = true;
   chunks.set_chunks(active);
+  if ((active & 1) == 0) terms.load(active, load_term);
   for (uint32_t left = active; left != 0; left &= left - 1) {
-    const int chunk = __ffs(left) - 1, first = w.begin + chunk * kChunk;
+    const int chunk = __ffs(left) - 1;
     const bool works = S::kWarpgroup || (mine >> chunk & 1);
-    const int lane_node = min(first + static_cast<int>(threadIdx.x) % kWarp, w.end - 1);
-    float lane_src[S::kHeads];
-    for_heads<S>(a.heads, h, [&](int k) { lane_src[k] = kCosine ? 0 : Side::of_other<score>(a, lane_node, h + k); });
+    auto srcs = terms.put([&](float src, int k) {
+      if constexpr (kFactored) {
+        return AdditiveFactors::of_src(src, k == 0 ? top[0] : top[S::kHeads - 1], a.slope_below_zero);
+      } else {
+        return src;
+      }
+    });
     if (kSeveral) chunks.agree();
-    const Chunk<S> keys = first_of<score, S>(chunks, norms, a.eps, lane_src);
+    const Chunk<S> keys = first_of<score, S>(chunks, norms, a.eps, srcs);
+    terms.load(left & (left - 1), load_term);
     if (works) edges.load(chunk);
     for_heads<S>(a.heads, h, [&](int k) {
       Running<S>& to = running[k];
       Logits p;
       if (works) {
+        TermsOfChunk<float>::Pair src[4];  // read before products, which compilers let no reads pass
+        if constexpr (!kFactored && !kFirst) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) src[j] = src_pair<score>(srcs, k, j);
+        }
         if (kNeedsDots) {
           if constexpr (kFirst) edges.get_masks(p);
           start_product_nt<S, kFirst>(p, queries, query_factors, keys, k);
@@ -167,31 +186,34 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
           parts.add(p);
         }
         if constexpr (kFactored) {
-          const auto lane_factors = AdditiveFactors::of_src(lane_src[k], top[k], a.slope_below_zero);
 #pragma unroll
-          for (int x = 0; x < 8; ++x) {
-            const int j = x / 2, c = x % 2;
-            const AdditiveFactors src = lane_factors.of_chunk_row(j, c);
+          for (int j = 0; j < 4; ++j) {
+            const auto pair = srcs.pair(k, j);
 #pragma unroll
-            for (int v = 0; v < 2; ++v) {
-              const float weight = edges.has(v, j, c) ? factors[k][v].weight(src) : 0;
-              p[j][2 * v + c] = weight;
-              to.sum[v] += weight;
+            for (int c = 0; c < 2; ++c) {
+#pragma unroll
+              for (int v = 0; v < 2; ++v) {
+                const float weight = edges.has(v, j, c) ? factors[k][v].weight(pair.of[c]) : 0;
+                p[j][2 * v + c] = weight;
+                to.sum[v] += weight;
+              }
             }
           }
         } else {
           if constexpr (!kFirst) {
             with_terms<kPositions>(has_terms, [&]<bool kTerms>() {
 #pragma unroll
-              for (int x = 0; x < 8; ++x) {
-                const int j = x / 2, c = x % 2;
-                const float src = score == Score::dot ? 1 : of_chunk_row(lane_src[k], j, c);
+              for (int j = 0; j < 4; ++j) {
 #pragma unroll
-                for (int v = 0; v < 2; ++v) {
-                  float& s = p[j][2 * v + c];
-                  const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
-                  const int64_t e = kTerms ? places.of_all(edges.place(v, j, c)) : 0;
-                  s = logit_of<score, kTerms>(a, s, term, src, e, h + k, kUnit<score>).value + edges.mask(v, j, c);
+                for (int c = 0; c < 2; ++c) {
+#pragma unroll
+                  for (int v = 0; v < 2; ++v) {
+                    float& s = p[j][2 * v + c];
+                    const float term = kProductsHaveTerms<score, S> ? 1 : dst[k][v];
+                    const int64_t e = kTerms ? places.of_all(edges.place(v, j, c)) : 0;
+                    const auto logit = logit_of<score, kTerms>(a, s, term, src[j].of[c], e, h + k, kUnit<score>);
+                    s = logit.value + edges.mask(v, j, c);
+                  }
                 }
               }
             });
@@ -284,6 +306,7 @@ __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<score, S, kPosit
   __shared__ WindowMasks masks;
   __shared__ ScoreNorms<score, S> norms;
   __shared__ typename PartSums<S>::Shared sums;
+  __shared__ typename ForwardTerms<score, S, kPositions>::Shared terms;
   __shared__ typename ForwardTurns<S, kPositions>::Storage windows;
   ForwardTurns<S, kPositions> turn(a, windows, sharing);
   if (!turn) return;
@@ -292,7 +315,7 @@ __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<score, S, kPosit
     ForwardStages<score, S> stages(masks, norms, sums, of_part);
     stages.start(a, turn.window(), h);
     do {
-      forward_window<score, S, kPositions>(a, outputs, turn, h, stages);
+      forward_window<score, S, kPositions>(a, outputs, turn, h, stages, terms);
     } while (kTakesSeveral<S, kPositions> && turn);
   });
 }
@@ -303,7 +326,7 @@ bool tile_fwd_fits(const Attention& a) {
   int major = 0;
   return device_attribute(cudaDevAttrComputeCapabilityMajor, major) == cudaSuccess &&
          for_tile_shape(a, [&]<Score score, class S>() {
-           return check_room<score, S>(stages_bytes<score, S>(major));
+           return check_room<score, S, ForwardTerms<score, S, false>>(stages_bytes<score, S>(major));
          }) == cudaSuccess;
 }
 

@@ -13,30 +13,26 @@ namespace dfgnn::cuda::tile {
 struct RowTerms {
   float term, lse, delta;
 
-  // delta, scale: what rows have written of all nodes, the second with cosine scores.
-  template <Score score, class T>
-  __device__ __forceinline__ static RowTerms of(const Typed<T>& a, const Gradients& g, const void* delta,
-                                                const void* scale, int i, int h) {
-    const auto written = [&](const void* data) { return __ldcg(static_cast<const float*>(data) + a.scalar(i, h)); };
-    const float term = score == Score::cosine ? written(scale) : Terms<false>::of_other<score>(a, i, h);
-    return {term, lse_of<score>(a, g, i, h), written(delta)};
-  }
-
-  // That of a row without edges is no number to subtract from masks; any will do. One that is too large makes all
-  // logits NaN.
-  template <Score score, class T>
-  __device__ __forceinline__ static float lse_of(const Typed<T>& a, const Gradients& g, int i, int h) {
-    const float lse = kUnit<score> * a.at(g.lse, a.scalar(i, h));
-    return lse == -INFINITY ? 0 : is_precise<score>(lse) ? lse : NAN;
-  }
-
-  // Those of a chunk's row, this being what a lane has, of the row of its number.
+  // lse: as it is. That of a row without edges is no number to subtract from masks; any will do. One that is too large
+  // makes all logits NaN.
   template <Score score>
-  __device__ __forceinline__ RowTerms of_chunk_row(int j, int c) const {
-    return {score == Score::dot ? term : tile::of_chunk_row(term, j, c), tile::of_chunk_row(lse, j, c),
-            tile::of_chunk_row(delta, j, c)};
+  __device__ __forceinline__ static RowTerms of(float term, float lse, float delta) {
+    lse *= kUnit<score>;
+    return {term, lse == -INFINITY ? 0 : is_precise<score>(lse) ? lse : NAN, delta};
   }
+
+  // In shared memory; dot scores have no terms.
+  template <Score score>
+  using Shared = std::conditional_t<score == Score::dot, float2, float4>;
+  __device__ __forceinline__ explicit operator float2() const { return {lse, delta}; }
+  __device__ __forceinline__ explicit operator float4() const { return {lse, delta, term, 0}; }
+  __device__ __forceinline__ static RowTerms of(const float2& shared) { return {1, shared.x, shared.y}; }
+  __device__ __forceinline__ static RowTerms of(const float4& shared) { return {shared.z, shared.x, shared.y}; }
 };
+
+// What a chunk's nodes bring: sources to a pass over rows, rows to one over columns.
+template <Score score, class S, bool kRows>
+using BackwardTerms = std::conditional_t<kRows, SrcTerms<score, S>, ChunkTerms<S, RowTerms::Shared<score>, RowTerms>>;
 
 // A quarter of each head of a row of `out`, which the four lanes of an accumulator row share.
 template <class S>

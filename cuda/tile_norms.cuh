@@ -26,7 +26,8 @@ struct RowNorms {
 // Of a block with cosine scores: of a window and two chunks, which take turns.
 template <class S>
 struct BlockNorms {
-  float window[S::kHeads * kWindow], chunks[2][S::kHeads * kChunk];
+  float window[S::kHeads * kWindow];
+  alignas(8) float chunks[2][S::kHeads * kChunk];
 };
 struct NoBlockNorms {};
 template <Score score, class S>

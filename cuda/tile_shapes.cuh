@@ -55,10 +55,12 @@ bool needs_positions(const Attention& a) {
   return a.bias || a.a_edge || a.dropout_p > 0 || (kMasksFirst<score, S, false> && !(static_cast<float>(a.scale) > 0));
 }
 
-// Whether a block of the current device has the shared memory, with matrices of stages_bytes a part, and else an error.
-template <Score score, class S>
+// Whether a block of the current device has the shared memory, with matrices of stages_bytes a part and the terms of
+// chunks, and else an error.
+template <Score score, class S, class Terms>
 cudaError_t check_room(int stages_bytes) {
-  constexpr int kFixed = sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) + sizeof(typename PartSums<S>::Shared);
+  constexpr int kFixed = sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) + sizeof(typename PartSums<S>::Shared) +
+                         sizeof(typename Terms::Shared);
   int limit = 0;
   const cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit);
   if (error != cudaSuccess) return error;
