@@ -338,15 +338,18 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
 }
 
 // Of a multiprocessor, as many as registers and shared memory leave room for.
+template <bool kRows, class S, bool kPositions>
+constexpr int kAdditiveBlocks =
+    S::kSmall                 ? (kPositions ? 3 : 5)
+    : S::kParts > 1           ? 1
+    : S::kLarge || kPositions ? 2 + kRows
+                              : 3 + (sizeof(typename S::T) == 2) + (kRows && S::kFeatures == 64);
 template <bool kRows, Score score, class S, bool kPositions>
-constexpr int kBlocks =
-    S::kSmall       ? 4 - kPositions
-    : S::kParts > 1 ? 1
-    : S::kLarge     ? 2 + (kRows && score == Score::additive)
-    : score == Score::additive
-        ? (kPositions ? 2 + kRows : 3 + (sizeof(typename S::T) == 2) + (kRows && S::kFeatures == 64))
-    : kRows && !S::kScaled ? 3
-                           : 2;
+constexpr int kBlocks = score == Score::additive             ? kAdditiveBlocks<kRows, S, kPositions>
+                        : S::kSmall                          ? 4 - kPositions
+                        : S::kParts > 1                      ? 1
+                        : kRows && !S::kScaled && !S::kLarge ? 3
+                                                             : 2;
 
 template <bool kRows, Score score, class S, bool kPositions, Sums kSums = Sums::both>
 __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<kRows, score, S, kPositions>))

@@ -291,7 +291,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
 template <Score score, class S, bool kPositions>
 constexpr bool kOneMore = S::kWarpgroup && score == Score::additive && !kPositions;
 template <Score score, class S, bool kPositions>
-constexpr int kBlocks = (S::kSmall       ? 5
+constexpr int kBlocks = (S::kSmall       ? 5 + (!kPositions && S::kHeads == 1 && sizeof(typename S::T) == 2)
                          : S::kParts > 1 ? 1 + kOneMore<score, S, kPositions>
                          : S::kLarge     ? 2
                          : S::kScaled    ? 3 + kOneMore<score, S, kPositions>
