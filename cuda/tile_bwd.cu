@@ -36,14 +36,14 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   BackwardTerms<score, S, true> terms(terms_shared, w, a.heads, h);
   const auto load_term = [&](int node, int head) { return Side::of_other<score>(a, node, head); };
-  terms.load(1, load_term);
+  terms.start(load_term);
   const OutPieces<S> out[2] = {{a, g, i[0], h}, {a, g, i[1], h}};
   RowTerms row[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       const float term = kCosine ? 0 : Side::of_window<score>(a, i[v], h + k);
-      row[k][v] = RowTerms::of<score>(term, a.at(g.lse, a.scalar(i[v], h + k)), 0);
+      row[k][v] = RowTerms{term, a.at(g.lse, a.scalar(i[v], h + k)), 0}.template in_unit<score>();
     }
   });
   wait_for_copies();
@@ -83,7 +83,7 @@ __device__ __forceinline__ void rows_window(const Typed<typename S::T>& a, const
   float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
-  if ((active & 1) == 0) terms.load(active, load_term);
+  terms.set_chunks(active, load_term);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the part
@@ -200,7 +200,7 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
     const float term = kCosine ? written(scale) : Side::of_other<score>(a, i, head);
     return RowTerms{term, a.at(g.lse, a.scalar(i, head)), written(delta)};
   };
-  terms.load(1, load_row);
+  terms.start(load_row);
   float src[S::kHeads][2];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
@@ -229,13 +229,12 @@ __device__ __forceinline__ void columns_window(const Typed<typename S::T>& a, co
   float grad_scalar[S::kHeads][2] = {};
 
   chunks.set_chunks(active);
-  if ((active & 1) == 0) terms.load(active, load_row);
+  terms.set_chunks(active, load_row);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1;
     const bool works = mine >> chunk & 1, joins = S::kWarpgroup || works;  // joins: in products of the part
-    const auto rows = terms.put([](const RowTerms& row, int) {
-      return static_cast<RowTerms::Shared<score>>(RowTerms::of<score>(row.term, row.lse, row.delta));
-    });
+    const auto rows =
+        terms.put([](const RowTerms& row, int) { return static_cast<RowTerms::Shared<score>>(row.in_unit<score>()); });
     if (kSeveral) chunks.agree();
     const Chunk<S> grads = chunks.first();
     terms.load(left & (left - 1), load_row);
@@ -402,8 +401,11 @@ cudaError_t launch_backward(const Attention& a, const Gradients& g, cudaStream_t
 
 bool tile_bwd_fits(const Attention& a) {
   return for_tile_shape(a, [&]<Score score, class S>() {
-           return check_room<score, S, BackwardTerms<score, S, false>>(
-               std::max(kStagesBytes<score, S, true>, kStagesBytes<score, S, false>));
+           const auto bytes = [&]<bool kRows>() {
+             return S::kParts * kStagesBytes<score, S, kRows> + sizeof(typename BackwardTerms<score, S, kRows>::Shared);
+           };
+           return check_room<score, S>(
+               static_cast<int>(std::max(bytes.template operator()<true>(), bytes.template operator()<false>())));
          }) == cudaSuccess;
 }
 

@@ -3,6 +3,7 @@
 
 #include "tile_rows.cuh"
 #include "tile_terms.cuh"
+#include "tile_window.cuh"
 
 namespace dfgnn::cuda::tile {
 
@@ -47,10 +48,11 @@ class Chunks {
 
   __device__ __forceinline__ Chunk<S> first() { return first_with(NoNorms{}); }
 
-  // With norms of its rows, which go to the turn's of both.
-  __device__ __forceinline__ Chunk<S> first(BlockNorms<S>& norms, double eps, TermsOfChunk<float>& of_rows) {
+  // With norms of its rows, until the next first().
+  __device__ __forceinline__ Chunk<S> first(BlockNorms<S>& norms, double eps, ChunkTerms<float>& of_rows) {
+    static_assert(kDouble, "the next chunk's would go to the same place");
     const RowNorms<kChunk> made{norms.chunks[turn_], eps};
-    of_rows = TermsOfChunk<float>(made.norms);
+    of_rows = ChunkTerms<float>(made.norms);
     return first_with(made);
   }
 
@@ -115,8 +117,9 @@ class Chunks {
 };
 
 // The first matrix of a chunk; with cosine scores, the terms of its rows are their norms.
-template <Score score, class S, class Chunks, class Terms>
-__device__ __forceinline__ Chunk<S> first_of(Chunks& chunks, ScoreNorms<score, S>& norms, double eps, Terms& of_rows) {
+template <Score score, class S, class Chunks, class Numbers>
+__device__ __forceinline__ Chunk<S> first_of(Chunks& chunks, ScoreNorms<score, S>& norms, double eps,
+                                             ChunkTerms<Numbers>& of_rows) {
   if constexpr (score == Score::cosine) {
     return chunks.first(norms, eps, of_rows);
   } else {

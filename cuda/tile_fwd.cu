@@ -117,15 +117,15 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   const int i[2] = {w.node(window_row(0)), w.node(window_row(1))};
   ForwardTerms<score, S, kPositions> terms(terms_shared, w, a.heads, h);
   const auto load_term = [&](int node, int head) { return Side::of_other<score>(a, node, head); };
-  terms.load(1, load_term);
+  terms.start(load_term);
   Running<S> running[S::kHeads];
   float dst[S::kHeads][2], top[S::kHeads];
   AdditiveFactors factors[S::kHeads][2];
-  TileSrcs srcs[S::kHeads];
+  TileSrcs tile_srcs[S::kHeads];
   for_heads<S>(a.heads, h, [&](int k) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) dst[k][v] = kCosine ? 0 : Side::of_window<score>(a, i[v], h + k);
-    if constexpr (kFactored) srcs[k].load(a, w, h + k);
+    if constexpr (kFactored) tile_srcs[k].load(a, w, h + k);
   });
   wait_for_copies();
   float norm[S::kHeads][2] = {};
@@ -136,7 +136,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       for (int v = 0; v < 2; ++v) dst[k][v] = kUnit<score> * a.beta_of(h + k) * norm[k][v];
     }
     if constexpr (kFactored) {
-      top[k] = srcs[k].largest(a, w, h + k);
+      top[k] = tile_srcs[k].largest(a, w, h + k);
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
         factors[k][v] = AdditiveFactors::of_dst(dst[k][v], top[k], a.slope_below_zero, running[k].m[v]);
@@ -155,12 +155,13 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   const bool has_terms = kPositions && has_edge_terms(a);
   bool is_first = true;
   chunks.set_chunks(active);
-  if ((active & 1) == 0) terms.load(active, load_term);
+  terms.set_chunks(active, load_term);
   for (uint32_t left = active; left != 0; left &= left - 1) {
     const int chunk = __ffs(left) - 1;
     const bool works = S::kWarpgroup || (mine >> chunk & 1);
     auto srcs = terms.put([&](float src, int k) {
       if constexpr (kFactored) {
+        static_assert(S::kHeads <= 2, "top would not stay in registers");
         return AdditiveFactors::of_src(src, k == 0 ? top[0] : top[S::kHeads - 1], a.slope_below_zero);
       } else {
         return src;
@@ -174,7 +175,7 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
       Running<S>& to = running[k];
       Logits p;
       if (works) {
-        TermsOfChunk<float>::Pair src[4];  // read before products, which compilers let no reads pass
+        ChunkTerms<float>::Pair src[4];  // read before products, which compilers let no reads pass
         if constexpr (!kFactored && !kFirst) {
 #pragma unroll
           for (int j = 0; j < 4; ++j) src[j] = src_pair<score>(srcs, k, j);
@@ -286,17 +287,18 @@ __device__ __forceinline__ void forward_window(const Typed<typename S::T>& a, co
   });
 }
 
-// Of a multiprocessor, as many as registers and shared memory leave room for: for one more of scaled values alone, on
-// Hopper.
+// Of a multiprocessor, as many as registers and shared memory leave room for: for one more of single small heads in 16
+// bits, and, on Hopper, of scaled values alone.
 template <Score score, class S, bool kPositions>
-constexpr bool kOneMore = S::kWarpgroup && score == Score::additive && !kPositions;
+constexpr bool kOneMore = !kPositions && (S::kSmall ? S::kHeads == 1 && sizeof(typename S::T) == 2
+                                                    : S::kWarpgroup && S::kScaled && score == Score::additive);
 template <Score score, class S, bool kPositions>
-constexpr int kBlocks = (S::kSmall       ? 5 + (!kPositions && S::kHeads == 1 && sizeof(typename S::T) == 2)
-                         : S::kParts > 1 ? 1 + kOneMore<score, S, kPositions>
+constexpr int kBlocks = (S::kSmall       ? 5
+                         : S::kParts > 1 ? 1
                          : S::kLarge     ? 2
-                         : S::kScaled    ? 3 + kOneMore<score, S, kPositions>
-                                         : 4) -
-                        (kPositions && S::kFeatures < 128);
+                         : S::kScaled    ? 3
+                                         : 4) +
+                        kOneMore<score, S, kPositions> - (kPositions && S::kFeatures < 128);
 
 template <Score score, class S, bool kPositions>
 __global__ void __launch_bounds__(S::kParts* kThreads, (kBlocks<score, S, kPositions>))
@@ -326,7 +328,8 @@ bool tile_fwd_fits(const Attention& a) {
   int major = 0;
   return device_attribute(cudaDevAttrComputeCapabilityMajor, major) == cudaSuccess &&
          for_tile_shape(a, [&]<Score score, class S>() {
-           return check_room<score, S, ForwardTerms<score, S, false>>(stages_bytes<score, S>(major));
+           constexpr int kTerms = sizeof(typename ForwardTerms<score, S, false>::Shared);
+           return check_room<score, S>(S::kParts * stages_bytes<score, S>(major) + kTerms);
          }) == cudaSuccess;
 }
 

@@ -9,16 +9,16 @@
 
 namespace dfgnn::cuda::tile {
 
-// What a node brings to the gradients of its row's logits; lse in their unit.
+// What a node brings to the gradients of its row's logits.
 struct RowTerms {
   float term, lse, delta;
 
-  // lse: as it is. That of a row without edges is no number to subtract from masks; any will do. One that is too large
-  // makes all logits NaN.
+  // With lse in the unit of logits, for masked_gradient. That of a row without edges is no number to subtract from
+  // masks; any will do. One that is too large makes all logits NaN.
   template <Score score>
-  __device__ __forceinline__ static RowTerms of(float term, float lse, float delta) {
-    lse *= kUnit<score>;
-    return {term, lse == -INFINITY ? 0 : is_precise<score>(lse) ? lse : NAN, delta};
+  __device__ __forceinline__ RowTerms in_unit() const {
+    const float of_unit = kUnit<score> * lse;
+    return {term, of_unit == -INFINITY ? 0 : is_precise<score>(of_unit) ? of_unit : NAN, delta};
   }
 
   // In shared memory; dot scores have no terms.
@@ -32,7 +32,7 @@ struct RowTerms {
 
 // What a chunk's nodes bring: sources to a pass over rows, rows to one over columns.
 template <Score score, class S, bool kRows>
-using BackwardTerms = std::conditional_t<kRows, SrcTerms<score, S>, ChunkTerms<S, RowTerms::Shared<score>, RowTerms>>;
+using BackwardTerms = std::conditional_t<kRows, SrcTerms<score, S>, TermsAhead<S, RowTerms::Shared<score>, RowTerms>>;
 
 // A quarter of each head of a row of `out`, which the four lanes of an accumulator row share.
 template <class S>

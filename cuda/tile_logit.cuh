@@ -48,7 +48,6 @@ struct Terms {
 
   template <Score score, class T>
   __device__ __forceinline__ static float of_other(const Typed<T>& a, int node, int h) {
-    if constexpr (score == Score::dot) return 1;
     return kRows ? src_term<score>(a, node, h) : dst_term<score>(a, node, h);
   }
 };

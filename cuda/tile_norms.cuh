@@ -27,7 +27,7 @@ struct RowNorms {
 template <class S>
 struct BlockNorms {
   float window[S::kHeads * kWindow];
-  alignas(8) float chunks[2][S::kHeads * kChunk];
+  alignas(2 * sizeof(float)) float chunks[2][S::kHeads * kChunk];  // as ChunkTerms has it
 };
 struct NoBlockNorms {};
 template <Score score, class S>

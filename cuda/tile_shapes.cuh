@@ -55,16 +55,15 @@ bool needs_positions(const Attention& a) {
   return a.bias || a.a_edge || a.dropout_p > 0 || (kMasksFirst<score, S, false> && !(static_cast<float>(a.scale) > 0));
 }
 
-// Whether a block of the current device has the shared memory, with matrices of stages_bytes a part and the terms of
-// chunks, and else an error.
-template <Score score, class S, class Terms>
-cudaError_t check_room(int stages_bytes) {
-  constexpr int kFixed = sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) + sizeof(typename PartSums<S>::Shared) +
-                         sizeof(typename Terms::Shared);
+// Whether a block of the current device has the shared memory, with so much for matrices and chunks' terms, and else an
+// error.
+template <Score score, class S>
+cudaError_t check_room(int bytes) {
+  constexpr int kFixed = sizeof(WindowMasks) + sizeof(ScoreNorms<score, S>) + sizeof(typename PartSums<S>::Shared);
   int limit = 0;
   const cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, limit);
   if (error != cudaSuccess) return error;
-  return S::kParts * stages_bytes + kFixed + kMatrixAlignment <= limit ? cudaSuccess : cudaErrorNotSupported;
+  return bytes + kFixed + kMatrixAlignment <= limit ? cudaSuccess : cudaErrorNotSupported;
 }
 
 // Launches a kernel over tiles and heads, of which a multiprocessor has so many blocks, and whose last parameter is how

@@ -1,17 +1,17 @@
-// Numbers that a chunk's nodes bring to their edges, for all warps of a block by way of shared memory: one thread makes
-// those of a node and head, of what it has loaded while the chunk before was in use.
+// Numbers that a chunk's nodes bring to their edges, for all warps of a block, or of its part, by way of shared memory:
+// one thread makes those of a node and head, of what it has loaded while the chunk before was in use.
 #pragma once
 
 #include "tile_window.cuh"
 
 namespace dfgnn::cuda::tile {
 
-// Of a chunk: [S::kHeads][kChunk] in shared memory.
+// Of a chunk: [S::kHeads][kChunk] in shared memory, at a multiple of the size of two.
 template <class Numbers>
-class TermsOfChunk {
+class ChunkTerms {
  public:
-  TermsOfChunk() = default;
-  __device__ __forceinline__ explicit TermsOfChunk(const Numbers* of_heads) : of_heads_(of_heads) {}
+  ChunkTerms() = default;
+  __device__ __forceinline__ explicit ChunkTerms(const Numbers* of_heads) : of_heads_(of_heads) {}
 
   // Of head k and chunk rows (j, 0) and (j, 1).
   struct alignas(2 * alignof(Numbers) < 16 ? 2 * alignof(Numbers) : 16) Pair {
@@ -25,10 +25,11 @@ class TermsOfChunk {
   const Numbers* of_heads_ = nullptr;
 };
 
-// Loaded: what is loaded of a node and head. Numbers: what is made of it. For each chunk that is used: put(), a barrier
-// of the part, load() for the next, and, between two windows, another barrier.
+// Makes them. Loaded: what is loaded of a node and head. Numbers: what is made of it. First start(), and when chunks
+// are known set_chunks(); then for each chunk put(), a barrier of the part, and load() for the next. Between two
+// windows there is another barrier.
 template <class S, class Numbers, class Loaded = Numbers>
-class ChunkTerms {
+class TermsAhead {
  public:
   // Two chunks', which take turns.
   struct Shared {
@@ -36,12 +37,26 @@ class ChunkTerms {
   };
 
   // Of heads from h on.
-  __device__ __forceinline__ ChunkTerms(Shared& shared, const BlockWindow& w, int heads, int h)
-      : shared_(shared), begin_(w.begin), last_(w.end - 1), head_(h + own() / kChunk) {
-    makes_ = own() >= 0 && head_ < heads;
+  __device__ __forceinline__ TermsAhead(Shared& shared, const BlockWindow& w, int heads, int h)
+      : shared_(shared),
+        begin_(w.begin),
+        last_(w.end - 1),
+        head_(h + own() / kChunk),
+        makes_(own() >= 0 && head_ < heads) {}
+
+  // Starts to load, by load(node, head), those of the tile's first chunk, which most windows meet.
+  template <class Load>
+  __device__ __forceinline__ void start(const Load& load) {
+    this->load(1, load);
   }
 
-  // Starts to load, by load(node, head), those of the first of these chunks, if there is one.
+  // Of these chunks the first comes first.
+  template <class Load>
+  __device__ __forceinline__ void set_chunks(uint32_t chunks, const Load& load) {
+    if ((chunks & 1) == 0) this->load(chunks, load);
+  }
+
+  // Starts to load those of the first of these chunks, if there is one.
   template <class Load>
   __device__ __forceinline__ void load(uint32_t chunks, const Load& load) {
     const int node = begin_ + (__ffs(chunks) - 1) * kChunk + static_cast<int>(threadIdx.x) % kChunk;
@@ -50,11 +65,11 @@ class ChunkTerms {
 
   // Those that were loaded, by make(loaded, k), behind the next barrier.
   template <class Make>
-  __device__ __forceinline__ TermsOfChunk<Numbers> put(const Make& make) {
+  __device__ __forceinline__ ChunkTerms<Numbers> put(const Make& make) {
     Numbers* to = shared_.of_turns[part<S>()][turn_];
     turn_ ^= 1;
     if (makes_) to[own()] = make(loaded_, own() / kChunk);
-    return TermsOfChunk<Numbers>(to);
+    return ChunkTerms<Numbers>(to);
   }
 
  private:
@@ -65,33 +80,37 @@ class ChunkTerms {
 
   Shared& shared_;
   const int begin_, last_, head_;
-  bool makes_;
+  const bool makes_;
   Loaded loaded_{};
   unsigned turn_ = 0;
 };
 
 // In the place of these, where edges need none, or are given them otherwise.
-struct NoChunkTerms {
+struct NoTermsAhead {
   struct Shared {};
 
-  __device__ __forceinline__ NoChunkTerms(Shared&, const BlockWindow&, int, int) {}
+  __device__ __forceinline__ NoTermsAhead(Shared&, const BlockWindow&, int, int) {}
+  template <class Load>
+  __device__ __forceinline__ void start(const Load&) const {}
+  template <class Load>
+  __device__ __forceinline__ void set_chunks(uint32_t, const Load&) const {}
   template <class Load>
   __device__ __forceinline__ void load(uint32_t, const Load&) const {}
   template <class Make>
-  __device__ __forceinline__ TermsOfChunk<float> put(const Make&) const {
+  __device__ __forceinline__ ChunkTerms<float> put(const Make&) const {
     return {};
   }
 };
 
 // Of additive scores' sources.
 template <Score score, class S, class Numbers = float>
-using SrcTerms = std::conditional_t<score == Score::additive, ChunkTerms<S, Numbers, float>, NoChunkTerms>;
+using SrcTerms = std::conditional_t<score == Score::additive, TermsAhead<S, Numbers, float>, NoTermsAhead>;
 
 // What the sources of chunk rows (j, 0) and (j, 1) bring to logits.
 template <Score score>
-__device__ __forceinline__ auto src_pair(const TermsOfChunk<float>& srcs, int k, int j) {
-  using Pair = TermsOfChunk<float>::Pair;
-  return score == Score::dot ? Pair{{1, 1}} : srcs.pair(k, j);
+__device__ __forceinline__ ChunkTerms<float>::Pair src_pair(const ChunkTerms<float>& srcs, int k, int j) {
+  if constexpr (score == Score::dot) return {{1, 1}};
+  return srcs.pair(k, j);
 }
 
 }  // namespace dfgnn::cuda::tile
